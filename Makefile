@@ -1,0 +1,32 @@
+# Two commands do everything: `make demo` and `make test`. The first run makes .venv and installs the package into it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+LINKS  := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
+
+.PHONY: demo test slow check format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/firefly demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2
+
+slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) \
+	    -c constraints.txt -e '.[test,check]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,5 @@
+"""Firefly grows neural networks."""
+
+from firefly.errors import FireflyError
+
+__all__ = ["FireflyError"]
