@@ -1,5 +1,37 @@
-"""Firefly grows neural networks."""
+"""Firefly grows neural networks: it finds where more neurons lower the loss most, and grows the model there.
 
+>>> growth = firefly.grow(model, loss, batches, example=x, budget=firefly.Neurons(fraction=0.3), optimizer=optimizer)
+"""
+
+from firefly.budget import Flops, Neurons, Parameters
+from firefly.candidates import New, Split
+from firefly.checkpoint import load, save
+from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
+from firefly.growth import Growth
+from firefly.rules import register
+from firefly.schedule import Every, Milestones, Plateau
+from firefly.widths import Anatomy, Width, trace
 
-__all__ = ["FireflyError"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "Anatomy",
+    "Every",
+    "Firefly",
+    "FireflyError",
+    "Flops",
+    "Growth",
+    "Milestones",
+    "Neurons",
+    "New",
+    "Parameters",
+    "Plateau",
+    "Split",
+    "Width",
+    "grow",
+    "load",
+    "register",
+    "save",
+    "trace",
+]

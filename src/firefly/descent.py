@@ -1,0 +1,438 @@
+"""Firefly neural architecture descent: Algorithm 1 of the paper.
+
+    1. optimise the parameters of f_t           (the user's own training loop)
+    2. minimise L over the neighbourhood        `descend` on the over-grown network f_{ε,δ}
+    3. keep the top η_t candidates              `integrate`, `select`, `commit`
+
+`grow` is one architecture descent step; `Firefly` remembers the model, the schedule and the history.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from firefly.budget import Budget, Chosen, Neurons, select
+from firefly.candidates import Kind, New, Split, read_neighborhood
+from firefly.commit import check_optimizer, commit, evaluate, plan_commit
+from firefly.errors import FireflyError
+from firefly.growth import Growth
+from firefly.overgrown import Epsilon, OverGrown
+from firefly.schedule import Every, Schedule
+from firefly.scores import Gains, Loss, descend, integrate, mean_loss, scalar_loss, scaled
+from firefly.swap import swapped, switched
+from firefly.widths import Anatomy, as_arguments, check_model, trace
+
+Widths = Iterable[str] | Callable[[Any], bool] | None
+
+
+def grow(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Any],
+    *,
+    example: Any,
+    neighborhood: Iterable[Kind] = (Split(), New(50)),
+    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+    optimizer: torch.optim.Optimizer | None = None,
+    widths: Widths = None,
+    seed: int = 0,
+    steps: int = 100,
+    lr: float = 0.05,
+    evaluate_on: int = 8,
+    rank: str = "decrease",
+    path: str = "joint",
+    also: Iterable[nn.Module] = (),
+    anatomy: Anatomy | None = None,
+    progress: bool = False,
+    preview: bool = False,
+) -> Growth:
+    """Grow a model where more neurons lower the loss most, in place, with its optimiser.
+
+    Args:
+        model: any `nn.Module`; it stays the same object of the same class.
+        loss: `loss(model, batch)` -> scalar tensor.
+        batches: an iterable of batches, as `loss` takes them.
+        example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, or both.
+        budget: how much to add: `Neurons`, `Parameters`, `Flops`, joined with `&`.
+        optimizer: grown along, the same object; its state follows the neurons.
+        widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
+        seed: growth is deterministic for a seed and leaves the global random state alone.
+        steps, lr: of step one (Adam on δ, falling linearly).
+        evaluate_on: how many batches serve for the scores and the reported losses.
+        rank: "decrease" ranks by the predicted decrease D; "magnitude" by |s|, as in the paper.
+        path: "joint" integrates all candidates at once; "single" one by one, exact and slow.
+        also: models of the same architecture that grow in the same way, such as an `AveragedModel`.
+        anatomy: a trace made before, to save its time.
+        progress: show step one on stderr.
+        preview: find out what would grow, and change nothing.
+
+    Returns:
+        The growth: print it for a table, `to_dict()` for JSON.
+    """
+    check_model(model)
+    split, new = read_neighborhood(neighborhood)
+    _check(loss, steps=steps, lr=lr, evaluate_on=evaluate_on, rank=rank, path=path, budget=budget)
+    if optimizer is not None:
+        check_optimizer(optimizer, model)
+    clock = Clock()
+    with _undisturbed(model, seed):
+        anatomy = trace(model, example) if anatomy is None else anatomy
+        names = _pick_widths(anatomy, widths)
+        batches, held = _hold(batches, steps, evaluate_on)
+        clock("trace")
+        before = _loss_of(model, loss, held, seed)
+        over = _overgrow(model, anatomy, names, split, new, seed, example)
+        over.measure_births(loss, held)
+        with progress_line("step one", progress) as report:
+            descend(over, loss, batches, steps, lr, report)
+        if model.training:
+            over.measure_births(loss, held)
+        overgrown, factor = _trust(over, loss, held, before, seed)
+        clock("descend")
+        gains = integrate(over, loss, held, path)
+        clock("integrate")
+        chosen, epsilon = _choose(over, gains, budget, rank)
+        plans, sizes = plan_commit(over, chosen)
+        tensors, after, shorter = _settle(over, plans, sizes, epsilon, loss, held, before, seed)
+        change = _output_change(model, example, tensors, anatomy.mirrored(sizes))
+        growth = _describe(anatomy, over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
+        if not preview:
+            others = [_unwrap(other) for other in also]
+            extra = [evaluate(over, plans, scaled(epsilon, shorter), other) for other in others]
+            for other, theirs in zip(others, extra):
+                commit(other, theirs, anatomy.mirrored(sizes), plans)
+            commit(model, tensors, anatomy.mirrored(sizes), plans, optimizer)
+        clock("commit")
+    growth.seconds.update(clock.seconds)  # type: ignore[attr-defined]
+    return growth
+
+
+class Firefly:
+    """A model that grows on a schedule: grow + when + what happened so far.
+
+    >>> grower = Firefly(model, example, budget=Neurons(fraction=0.3), schedule=Every(10))
+    >>> if grower.due(epoch, metric): print(grower.grow(loss, batches, optimizer))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Any,
+        *,
+        neighborhood: Iterable[Kind] = (Split(), New(50)),
+        budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+        schedule: Schedule = Every(10),  # noqa: B008
+        widths: Widths = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        check_model(model)
+        self.neighborhood = tuple([neighborhood] if isinstance(neighborhood, (Split, New)) else neighborhood)
+        read_neighborhood(self.neighborhood)
+        self.model, self.example, self.budget, self.schedule = model, example, budget, schedule
+        self.widths, self.seed, self.options = widths, seed, options
+        self.history: list[dict[str, Any]] = []
+        self._anatomy: Anatomy | None = None
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """The model's widths as they are now; traced once, and again if the model's shapes changed by other hands."""
+        if self._anatomy is None or not _fits(self._anatomy, self.model):
+            self._anatomy = trace(self.model, self.example)
+        return self._anatomy
+
+    def due(self, epoch: int, metric: float | None = None) -> bool:
+        return self.schedule.due(epoch, metric)
+
+    def grow(
+        self,
+        loss: Loss,
+        batches: Iterable[Any],
+        optimizer: torch.optim.Optimizer | None = None,
+        also: Iterable[nn.Module] = (),
+    ) -> Growth:
+        """One growth now; it is added to the history."""
+        anatomy = self.anatomy
+        growth = self._grow(loss, batches, optimizer=optimizer, also=also)
+        self._anatomy = anatomy.resized({name: after for name, (_, after) in growth.widths.items()})
+        self.history.append(growth.to_dict())
+        return growth
+
+    def preview(self, loss: Loss, batches: Iterable[Any]) -> Growth:
+        """What `grow` would do now; changes nothing."""
+        return self._grow(loss, batches, preview=True)
+
+    def _grow(self, loss: Loss, batches: Iterable[Any], **how: Any) -> Growth:
+        return grow(
+            self.model,
+            loss,
+            batches,
+            example=self.example,
+            neighborhood=self.neighborhood,
+            budget=self.budget,
+            widths=self.widths,
+            seed=self.seed + len(self.history),
+            anatomy=self.anatomy,
+            **how,
+            **self.options,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history, "schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.history = list(state["history"])
+        self.schedule.load_state_dict(state["schedule"])
+        self._anatomy = None
+
+
+# ---- the parts of grow -----------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds per stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds[stage] = now - self.last
+        self.last = now
+
+
+def _check(loss: Any, **given: Any) -> None:
+    if not callable(loss):
+        raise FireflyError(f"loss must be a function loss(model, batch) -> scalar tensor, not {type(loss).__name__}")
+    for name in ("steps", "evaluate_on"):
+        if not isinstance(given[name], int) or given[name] < 1:
+            raise FireflyError(f"{name}={given[name]!r}: must be a whole number of at least 1")
+    if not given["lr"] > 0:
+        raise FireflyError(f"lr={given['lr']!r}: must be above 0")
+    for name, allowed in (("rank", ("decrease", "magnitude")), ("path", ("joint", "single"))):
+        if given[name] not in allowed:
+            raise FireflyError(f"{name}={given[name]!r}: must be {' or '.join(map(repr, allowed))}")
+    if not isinstance(given["budget"], Budget):
+        raise FireflyError(f"budget={given['budget']!r}: must be firefly.Neurons, Parameters or Flops, joined with &")
+
+
+@contextmanager
+def _undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
+    """A growth leaves the random state, the modes and the gradients as they were; dropout is off inside."""
+    gradients = [(p, p.grad) for p in model.parameters()]
+    dropout = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(switched(dropout, False))
+        stack.enter_context(torch.enable_grad())
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+
+
+def _pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
+    if widths is None:
+        names = [width.name for width in anatomy.growable()]
+    elif callable(widths):
+        names = [width.name for width in anatomy.growable() if widths(width)]
+    else:
+        names = [widths] if isinstance(widths, str) else list(widths)
+        for name in names:
+            if anatomy[name].pinned:
+                raise FireflyError(f"width {name!r} cannot grow: {anatomy[name].pinned}")
+    if not names:
+        reasons = "; ".join(f"{w.name}: {w.pinned}" for w in list(anatomy)[:5] if w.pinned)
+        raise FireflyError(f"nothing can grow: the widths are all pinned or filtered out ({reasons or 'none found'})")
+    return names
+
+
+def _hold(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterable[Any], list[Any]]:
+    """The batches for step one, and the first few in memory for scores and losses."""
+    if not isinstance(batches, Iterable):
+        raise FireflyError(f"batches must be an iterable of batches, not {type(batches).__name__}")
+    if iter(batches) is batches:
+        batches = list(islice(batches, steps))
+    held = list(islice(batches, count))
+    if not held:
+        raise FireflyError("there are no batches: pass at least one, as loss(model, batch) takes it")
+    return batches, held
+
+
+@torch.no_grad()
+def _loss_of(
+    model: nn.Module, loss: Loss, held: list[Any], seed: int, tensors: Mapping[str, Tensor] | None = None, sizes: Any = ()
+) -> float:
+    """The mean loss, of the model as it is or with grown tensors in it; buffers are written to copies."""
+    torch.manual_seed(seed)
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
+        values = [scalar_loss(loss, model, batch).detach().double() for batch in held]
+    value = torch.stack(values).mean().item()
+    if tensors is None and not torch.isfinite(torch.tensor(value)):
+        raise FireflyError(f"the loss on the first {len(held)} batches is {value}: growth needs a finite one")
+    return value
+
+
+def _overgrow(
+    model: nn.Module, anatomy: Anatomy, names: list[str], split: Split | None, new: New | None, seed: int, example: Any
+) -> OverGrown:
+    """The over-grown network; pairs are folded in front of their readers where the model lets them."""
+    for fold in (True, False):
+        generator = torch.Generator().manual_seed(seed)
+        over = OverGrown(model, anatomy, names, split, new, generator, fold=fold)
+        if not fold or split is None or _runs(over, example):
+            return over
+    raise AssertionError("unreachable")
+
+
+@torch.no_grad()
+def _runs(over: OverGrown, example: Any) -> bool:
+    args, kwargs = as_arguments(example)
+    try:
+        with over.attached(), switched(over.model.modules(), False):
+            over.model(*args, **kwargs)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _trust(over: OverGrown, loss: Loss, held: list[Any], before: float, seed: int) -> tuple[float, float]:
+    """L(ε̃); while it is not below L(0), take half of the step."""
+    factor = 1.0
+    for _ in range(12):
+        torch.manual_seed(seed)
+        value = mean_loss(over, loss, held)
+        if value < before:
+            break
+        factor /= 2
+        over.epsilon = scaled(over.epsilon, 0.5)
+    return value, factor
+
+
+def _choose(over: OverGrown, gains: Gains, budget: Budget, rank: str) -> tuple[Chosen, Epsilon]:
+    newest = {name: roster.new for name, roster in over.rosters.items()}
+    if rank == "decrease":
+        return select(over.anatomy, gains, gains, budget, newest), over.epsilon
+    slopes = {name: gain / over.epsilon[name].clamp(min=1e-30) for name, gain in gains.items()}
+    chosen = select(over.anatomy, gains, {n: s.abs() for n, s in slopes.items()}, budget, newest, eligible="all")
+    return chosen, {name: epsilon * torch.where(gains[name] < 0, -1.0, 1.0) for name, epsilon in over.epsilon.items()}
+
+
+def _settle(
+    over: OverGrown,
+    plans: Any,
+    sizes: Mapping[str, int],
+    epsilon: Epsilon,
+    loss: Loss,
+    held: list[Any],
+    before: float,
+    seed: int,
+) -> tuple[dict[str, Tensor], float, float]:
+    """The grown tensors; while the grown network is worse than the present one, take half of the step."""
+    factor = 1.0
+    for _ in range(12):
+        tensors = evaluate(over, plans, scaled(epsilon, factor))
+        after = _loss_of(over.model, loss, held, seed, tensors, over.anatomy.mirrored(sizes))
+        if after <= before:
+            break
+        factor /= 2
+    return tensors, after, factor
+
+
+@torch.no_grad()
+def _output_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
+    args, kwargs = as_arguments(example)
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with switched(model.modules(), False):
+        with swapped(model, copies):
+            before = tree_leaves(model(*args, **kwargs))
+        with swapped(model, {**copies, **tensors}, sizes):
+            after = tree_leaves(model(*args, **kwargs))
+    pairs = [(a, b) for a, b in zip(before, after) if isinstance(a, Tensor) and a.is_floating_point() and a.numel()]
+    return max(((a - b).abs().max().item() for a, b in pairs), default=0.0)
+
+
+def _describe(
+    anatomy: Anatomy,
+    over: OverGrown,
+    gains: Gains,
+    chosen: Chosen,
+    sizes: Mapping[str, int],
+    losses: tuple[float, float, float],
+    change: float,
+    factors: tuple[float, float],
+) -> Growth:
+    none = torch.empty(0, dtype=torch.long)
+    picks = {n: {"split": chosen.split.get(n, none), "new": chosen.new.get(n, none)} for n in sizes}
+    first_new = {name: over.rosters[name].size for name in sizes}
+    notes = [chosen.note] if chosen.note else []
+    if factors[0] < 1:
+        notes.append(f"step one was shortened to {factors[0]:.2g} of its length, since the loss rose beyond that")
+    if factors[1] < 1:
+        notes.append(f"the grown network takes {factors[1]:.2g} of that step, since its loss rose beyond it")
+    present = anatomy.sizes()
+    after = {**present, **sizes}
+    return Growth(
+        added={n: {kind: len(numbers) for kind, numbers in kinds.items()} for n, kinds in picks.items()},
+        widths={n: (present[n], after[n]) for n in over.rosters},
+        loss_before=losses[0],
+        loss_overgrown=losses[1],
+        loss_after=losses[2],
+        predicted=chosen.predicted,
+        output_change=change,
+        parameters=(anatomy.parameters(), anatomy.parameters(after)),
+        flops=(anatomy.flops(), anatomy.flops(after)),
+        gains={
+            n: {"split": gains[n][kinds["split"]].sum().item(), "new": gains[n][first_new[n] + kinds["new"]].sum().item()}
+            for n, kinds in picks.items()
+        },
+        candidates=sum(len(gain) for gain in gains.values()),
+        total_gain=sum(gain.sum().item() for gain in gains.values()),
+        spent=dict(chosen.spent),
+        shortened=factors[0] * factors[1],
+        notes=tuple(notes),
+        seconds={},
+    )
+
+
+def _unwrap(other: nn.Module) -> nn.Module:
+    return other.module if isinstance(other, torch.optim.swa_utils.AveragedModel) else other
+
+
+def _fits(anatomy: Anatomy, model: nn.Module) -> bool:
+    """Whether the anatomy still describes the model's shapes."""
+    from firefly.widths import length
+
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    own = (lay for lay in anatomy.layouts.values() if lay.parameter)
+    return all(shapes.get(lay.name) == tuple(length(runs) for runs in lay.dims) for lay in own)
+
+
+@contextmanager
+def progress_line(what: str, show: bool) -> Iterator[Callable[[int, int], None]]:
+    """A one-line progress on stderr."""
+
+    def report(step: int, steps: int) -> None:
+        if show and (step % max(1, steps // 50) == 0 or step == steps):
+            print(f"\r{what} {step}/{steps}", end="", file=sys.stderr, flush=True)
+
+    yield report
+    if show:
+        print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)

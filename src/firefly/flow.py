@@ -1,0 +1,217 @@
+"""Follow the channel dimensions of a model through its exported graph (the design's "finding the widths").
+
+`Flow` walks the operators of one exported forward and asks the rule of each (`rules.py`) how the axes of its inputs
+relate to those of its outputs. It only reads the graph; the model itself always runs as its author wrote it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind, OutputKind
+
+from firefly import axes
+from firefly.axes import Axis
+from firefly.swap import find_tensor
+
+Source = frozenset[tuple[str, int]]  # (name of a parameter or buffer, one of its dimensions)
+NOWHERE: Source = frozenset()
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in the graph: one axis per dimension, and the parameters it is made of if it is made of nothing else."""
+
+    dims: tuple[Axis, ...]
+    sources: tuple[Source, ...]
+    direct: bool = False  # the very entries of one parameter, at most rearranged
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axes.length(axis) for axis in self.dims)
+
+
+def activation(dims: Iterable[Axis]) -> Value:
+    dims = tuple(dims)
+    return Value(dims, (NOWHERE,) * len(dims))
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """An attribute of a module that equals the length of an axis."""
+
+    module: str
+    attribute: str
+    axis: Axis
+
+
+@dataclass
+class Flow:
+    """What the graph says about the model's tensors: axes, roles, attributes that mirror sizes, and costs."""
+
+    model: nn.Module
+    tensors: dict[str, Value] = field(default_factory=dict)
+    roles: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
+    mirrors: list[Mirror] = field(default_factory=list)
+    shaped: list[tuple[str, Axis]] = field(default_factory=list)  # axes in the shapes that a module's forward spells out
+    costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
+    order: list[str] = field(default_factory=list)  # parameters in the order in which the forward uses them
+    prefer_inner: bool = False  # read view(.., 3, h, d) as three times h neurons instead of three neurons
+    node: fx.Node | None = None
+
+    # ---- what a rule may say -------------------------------------------------------------------------------------
+
+    def same(self, a: Axis, b: Axis) -> None:
+        axes.unify(a, b, self.reason("joins what cannot grow together"))
+
+    def pin(self, dims: Iterable[Axis], what: str) -> None:
+        axes.pin(dims, self.reason(what))
+
+    def makes(self, value: Value | None, dim: int) -> None:
+        self._mark(value, dim, "makes")
+
+    def reads(self, x: Axis, weight: Value, dim: int) -> None:
+        """The operator sums over this axis: each entry of the weight belongs to one neuron that it reads."""
+        self.same(x, weight.dims[dim])
+        if weight.direct and weight.sources[dim]:
+            self._mark(weight, dim, "reads")
+        else:
+            self.pin((x,), "sums over it with no weight of its own")
+
+    def follows(self, value: Value | None, axis: Axis, start: str, dim: int = 0) -> None:
+        """A tensor with one entry per neuron; new neurons get `start` there."""
+        if value is None:
+            return
+        self.same(value.dims[dim], axis)
+        for name, _ in value.sources[dim]:
+            self.starts.setdefault(name, start)
+
+    def role(self, name: str, dim: int) -> str:
+        return min(self.roles.get((name, dim), {"follows"}))  # "makes" comes before "reads"
+
+    def mirror(self, attribute: str, axis: Axis) -> None:
+        path = self.path()
+        value = getattr(self.model.get_submodule(path), attribute, None)
+        if type(value) is int and value == axes.length(axis):
+            self.mirrors.append(Mirror(path, attribute, axis))
+
+    def spells(self, dims: Iterable[Axis]) -> None:
+        """The forward names these sizes itself, perhaps by an attribute of its module."""
+        self.shaped += [(self.path(), axis) for axis in dims if axes.growable(axis)]
+
+    def cost(self, *dims: Axis) -> None:
+        self.costs.append(dims)
+
+    def reason(self, what: str) -> str:
+        return f"{self.operator()} {what}{self.where()}"
+
+    def operator(self) -> str:
+        target = self.node.target if self.node is not None else ""
+        return str(getattr(target, "_schema", None) and target._schema.name.replace("::", ".")) if target else "it"  # type: ignore[union-attr]
+
+    def where(self) -> str:
+        """The line of the user's code, as ' (model.py:12)'."""
+        trace = (self.node.meta.get("stack_trace") or "") if self.node is not None else ""
+        lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
+        own = [line for line in lines if "/torch/" not in line[0]] or lines
+        return f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
+
+    def path(self) -> str:
+        """The module in whose forward the operator stands."""
+        stack = (self.node.meta.get("nn_module_stack") or {}) if self.node is not None else {}
+        path = list(stack.values())[-1][0] if stack else ""
+        return re.sub(r"@\d+$", "", path)
+
+    def outputs(self) -> Any:
+        """Shapes of what the operator returns: one tuple, or a list of them."""
+        value = self.node.meta.get("val") if self.node is not None else None
+        if isinstance(value, (tuple, list)):
+            return [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in value]
+        return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+    # ---- walking the graph -----------------------------------------------------------------------------------------
+
+    def walk(self, program: torch.export.ExportedProgram, rules: Callable[[str], Callable[..., Any]]) -> None:
+        signature = program.graph_signature
+        kinds = {spec.arg.name: spec for spec in signature.input_specs}
+        values: dict[fx.Node, Any] = {}
+        for node in program.graph.find_nodes(op="placeholder"):
+            values[node] = self._placeholder(node, kinds[node.name])
+        results = self._run(program.graph_module, values, rules)
+        for spec, result in zip(signature.output_specs, results):
+            if spec.kind == OutputKind.USER_OUTPUT and isinstance(result, Value):
+                axes.pin(result.dims, "it is an output of the model")
+
+    def _placeholder(self, node: fx.Node, spec: Any) -> Any:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            return val
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            name = self._first_name(spec.target)
+            if name not in self.tensors:
+                dims = tuple(axes.free(n) for n in val.shape)
+                sources = tuple(frozenset([(name, d)]) for d in range(len(dims)))
+                self.tensors[name] = Value(dims, sources, direct=True)
+            return self.tensors[name]
+        what = "an input of the model" if spec.kind == InputKind.USER_INPUT else "a constant of the model"
+        return activation(axes.fixed(n, f"it is {what}") for n in val.shape)
+
+    def _first_name(self, target: str) -> str:
+        """A tied tensor goes by the first of its names."""
+        tensor = find_tensor(self.model, target)
+        named = itertools.chain(self.model.named_parameters(), self.model.named_buffers())
+        return next(name for name, other in named if other is tensor)
+
+    def _run(self, graph: fx.GraphModule, values: dict[fx.Node, Any], rules: Callable[..., Any]) -> list[Any]:
+        for node in graph.graph.nodes:
+            if node.op == "get_attr":
+                found = getattr(graph, str(node.target))
+                values[node] = found if isinstance(found, fx.GraphModule) else self._constant(found)
+            elif node.op == "call_function":
+                self.node = node
+                args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
+                self._note_use(args)
+                values[node] = self._call(node, args, kwargs, rules)
+            elif node.op == "output":
+                flat: list[Any] = []
+                fx.map_arg(node.args, lambda n: flat.append(values[n]))
+                return flat
+        return []
+
+    def _call(self, node: fx.Node, args: Any, kwargs: Any, rules: Callable[..., Any]) -> Any:
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        inner = next((a for a in args if isinstance(a, fx.GraphModule)), None)
+        if inner is not None:  # a region such as `with torch.no_grad()`: a graph of its own with its inputs behind it
+            given = args[args.index(inner) + 1 :]
+            names = inner.graph.find_nodes(op="placeholder")
+            return self._run(inner, dict(zip(names, given)), rules)
+        name = node.target._schema.name if hasattr(node.target, "_schema") else str(node.target)  # type: ignore[union-attr]
+        return rules(name)(self, *args, **kwargs)
+
+    def _constant(self, tensor: Any) -> Value:
+        return activation(axes.fixed(n, "it is a constant of the model") for n in getattr(tensor, "shape", ()))
+
+    def _note_use(self, args: Any) -> None:
+        for value in args:
+            if isinstance(value, Value) and value.direct:
+                names = [name for source in value.sources for name, _ in source]
+                self.order += [name for name in names[:1] if name not in self.order]
+
+    def _mark(self, value: Value | None, dim: int, role: str) -> None:
+        for key in value.sources[dim] if value is not None else ():
+            self.roles.setdefault(key, set()).add(role)
+
+
+def flops(costs: Iterable[tuple[Axis, ...]]) -> int:
+    """Twice the multiply-adds, at the present sizes."""
+    return sum(2 * math.prod(axes.length(axis) for axis in dims) for dims in costs)

@@ -1,0 +1,330 @@
+"""OverGrown: the network f_{ε,δ} with every candidate in it (Sec. 2.2), as the user's own forward with larger tensors.
+
+It owns ε and δ and nothing else. `attached` puts the larger tensors into the model for a while. A reader fed by pairs
+of split copies need not grow: the pair is summed in front of it (`Folding`), which halves the cost of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from firefly.candidates import New, Split
+from firefly.swap import find_tensor, swapped, switched
+from firefly.tensors import (
+    Layout,
+    Plan,
+    Roster,
+    Rosters,
+    Run,
+    along,
+    chosen,
+    compact_shape,
+    everyone,
+    folded,
+    gather,
+    grow_tensor,
+    make_plan,
+    per_entry,
+    spread,
+)
+from firefly.widths import Anatomy
+
+Epsilon = dict[str, Tensor]
+
+
+class OverGrown:
+    """f_{ε,δ}: `epsilon[width]` and `delta[tensor]` in compact numbering (existing neurons, then new candidates)."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        anatomy: Anatomy,
+        widths: list[str],
+        split: Split | None,
+        new: New | None,
+        generator: torch.Generator,
+        fold: bool = True,
+    ) -> None:
+        self.model, self.anatomy, self.split, self.new, self.fold = model, anatomy, split, new, fold
+        device = next(model.parameters()).device
+        self.rosters = {
+            name: everyone(
+                anatomy[name].size, new.candidates(anatomy[name].block) if new else 0, split is not None, device
+            )
+            for name in widths
+        }
+        touched = [lay for lay in anatomy.layouts.values() if any(r.width in self.rosters for d in lay.dims for r in d)]
+        self.layouts = {layout.name: layout for layout in touched}
+        self.base = {name: find_tensor(model, name).detach() for name in self.layouts}
+        self.scale, self.reader_scale = self._measure_scales()
+        self.epsilon = {name: self._radius(roster) for name, roster in self.rosters.items()}
+        self.delta = {name: self._start(lay, generator) for name, lay in self.layouts.items() if lay.free}
+        self.births = {name: self._births(layout) for name, layout in self.layouts.items() if not layout.free}
+        self.plans = self._make_plans(self.rosters, self.fold)
+        self.scratch = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        self._fill_scratch()
+
+    # ---- starting values -------------------------------------------------------------------------------------------
+
+    def _measure_scales(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Root mean square of each neuron's own rows, in compact numbering, and of each reader as a whole."""
+        squares = {name: torch.zeros(r.size, device=r.parent.device) for name, r in self.rosters.items()}
+        counts = {name: 0 for name in self.rosters}
+        readers: dict[str, Tensor] = {}
+        for name, layout in self.layouts.items():
+            tensor = self.base[name].float()
+            rms = tensor.square().mean().sqrt()
+            readers[name] = torch.where(rms > 0, rms, torch.as_tensor(tensor[0].numel() ** -0.5, device=rms.device))
+            make = layout.role("makes")
+            if make is not None:
+                for width, per_neuron in sum_neurons(layout.dims[make], tensor.square(), make).items():
+                    if width in squares:
+                        squares[width] += per_neuron
+                        counts[width] += tensor.numel() // max(tensor.shape[make], 1) * _owned(layout.dims[make], width)
+        scale = {}
+        for width, roster in self.rosters.items():
+            own = (squares[width] / max(counts[width], 1)).sqrt()
+            mean = own.mean() if roster.size else torch.tensor(0.1, device=own.device)
+            mean = torch.where(mean > 0, mean, torch.full_like(mean, 0.1))
+            own = torch.where(own > 0, own, mean)
+            born = mean if self.new is None or self.new.scale is None else torch.full_like(mean, self.new.scale)
+            scale[width] = torch.cat([own, born.expand(roster.new)])
+        return scale, readers
+
+    def _radius(self, roster: Roster) -> Tensor:
+        split = torch.full((roster.size,), self.split.epsilon if self.split else 0.0)
+        new = torch.full((roster.new,), self.new.epsilon if self.new else 0.0)
+        return torch.cat([split, new]).to(roster.parent.device)
+
+    def _start(self, layout: Layout, generator: torch.Generator) -> Tensor:
+        """δ at the start: random for the rows, zero for the columns that read new neurons, so that f is f_t."""
+        base = self.base[layout.name]
+        dtype = base.dtype if base.dtype == torch.float64 else torch.float32
+        delta = torch.randn(compact_shape(layout, self.rosters), generator=generator, dtype=dtype).to(base.device)
+        read, make = layout.role("reads"), layout.role("makes")
+        if read is not None:
+            delta *= along(self._compact(layout.dims[read], lambda r: _old(r), delta), read, delta.ndim)
+        if make is not None and layout.start == "zero":  # a bias: new neurons start without one
+            delta *= along(self._compact(layout.dims[make], lambda r: _old(r), delta), make, delta.ndim)
+        return delta.requires_grad_()
+
+    def _compact(self, runs: tuple[Run, ...], of: Callable[[Roster], Tensor], like: Tensor) -> Tensor:
+        def value(width: str) -> Tensor:
+            size = next(run.size for run in runs if run.width == width)
+            return of(self.rosters[width]) if width in self.rosters else torch.ones(size, device=like.device)
+
+        return spread(runs, value, 1.0, like)
+
+    def _births(self, layout: Layout) -> Tensor:
+        """What new neurons get in a tensor that only follows them, as one number to begin with."""
+        base = self.base[layout.name]
+        if layout.start in ("one", "variance of data"):
+            return torch.ones((), dtype=base.dtype, device=base.device)
+        if layout.start in ("zero", "mean of data"):
+            return torch.zeros((), dtype=base.dtype, device=base.device)
+        return base.float().mean().to(base.dtype)
+
+    # ---- the larger tensors ------------------------------------------------------------------------------------------
+
+    def _make_plans(self, rosters: Rosters, fold: bool) -> dict[str, Plan]:
+        readers = {name: folded(roster) for name, roster in rosters.items()} if fold else rosters
+        return {n: make_plan(lay, rosters, readers, self.base[n].device) for n, lay in self.layouts.items()}
+
+    def grown(self, name: str, plan: Plan, epsilon: Mapping[str, Tensor], base: Tensor | None = None) -> Tensor:
+        """One tensor of the larger network, for this plan's rosters."""
+        base = self.base[name] if base is None else base
+        if name in self.delta:
+            out = grow_tensor(plan, base, self.delta[name], epsilon, self.scale, self.reader_scale[name])
+            return out.to(base.dtype)
+        return fill_births(plan, grow_tensor(plan, base, None, {}, {}, 0.0), self.births[name])
+
+    def _fill_scratch(self) -> None:
+        """Buffers do not depend on δ: grow them once, into copies that a forward in train mode may write to."""
+        self.fixed = {n: self.grown(n, self.plans[n], {}) for n in self.births}
+        self.scratch.update({name: tensor for name, tensor in self.fixed.items() if name in self.scratch})
+
+    @contextmanager
+    def attached(self, epsilon: Epsilon | None = None) -> Iterator[None]:
+        """Inside the block the model *is* f_{ε,δ}; its own tensors come back afterwards, untouched."""
+        epsilon = self.epsilon if epsilon is None else epsilon
+        tensors = {name: self.grown(name, self.plans[name], epsilon) for name in self.delta}
+        sizes = self.anatomy.mirrored({name: len(roster) for name, roster in self.rosters.items()})
+        folding = Folding({id(t): self._fold_of(n) for n, t in tensors.items()} if self.fold else {})
+        with swapped(self.model, {**self.scratch, **self.fixed, **tensors}, sizes), folding:
+            yield
+
+    def _fold_of(self, name: str) -> list[tuple[int, int, int]] | None:
+        layout = self.layouts[name]
+        read = layout.role("reads")
+        if read is None or self.split is None:
+            return None
+        return [
+            (run.size * run.block, run.size * run.block, self.rosters[run.width].new * run.block)
+            if run.width in self.rosters
+            else (run.size * run.block, 0, 0)
+            for run in layout.dims[read]
+        ]
+
+    # ---- the constraints -----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """‖δ‖ ≤ 1 for every candidate: the rows of a split, the outgoing columns of a new neuron (eq. 3)."""
+        squares = {name: torch.zeros_like(eps) for name, eps in self.epsilon.items()}
+        counts = {name: torch.zeros_like(eps) for name, eps in self.epsilon.items()}
+        for name, _dim, runs, weight in self._constrained():
+            total = weight * self.delta[name].float().square() if weight is not None else self.delta[name].square()
+            size = weight.expand_as(total) if weight is not None else torch.ones_like(total)
+            for store, value in ((squares, total), (counts, size)):
+                for width, per_neuron in sum_neurons(runs, value, _dim, self.rosters).items():
+                    if width in store:
+                        store[width] += per_neuron
+        shrink = {
+            name: (counts[name].clamp(min=1) / squares[name].clamp(min=1e-20)).sqrt().clamp(max=1.0) for name in squares
+        }
+        for name, dim, runs, weight in self._constrained():
+            factor = along(self._per_entry(runs, shrink, self.delta[name]), dim, self.delta[name].ndim)
+            self.delta[name] *= factor if weight is None else 1 + weight * (factor - 1)
+
+    def _constrained(self) -> Iterator[tuple[str, int, tuple[Run, ...], Tensor | None]]:
+        """(tensor, dimension, its runs, which entries count): split rows read old neurons, new columns are read."""
+        for name, layout in self.layouts.items():
+            if name not in self.delta:
+                continue
+            delta, make, read = self.delta[name], layout.role("makes"), layout.role("reads")
+            old = None
+            if read is not None:
+                old = along(self._compact(layout.dims[read], _old, delta), read, delta.ndim)
+            if make is not None and self.split is not None:
+                rows = along(self._compact(layout.dims[make], _old, delta), make, delta.ndim)
+                yield name, make, layout.dims[make], rows if old is None else rows * old
+            if read is not None and self.new is not None and old is not None:
+                yield name, read, layout.dims[read], 1 - old
+
+    def _per_entry(self, runs: tuple[Run, ...], values: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        def value(width: str) -> Tensor:
+            size = next(run.size for run in runs if run.width == width)
+            return values[width] if width in values else torch.ones(size, device=like.device)
+
+        return spread(runs, value, 1.0, like)
+
+    # ---- newborn statistics --------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def measure_births(self, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
+        """Give new neurons the running statistics that they have on these batches."""
+        measured = {n for n, lay in self.layouts.items() if n in self.births and lay.start.endswith("of data")}
+        norms = [m for m in self.model.modules() if getattr(m, "track_running_stats", False)]
+        if not measured or self.new is None:
+            return
+        momenta = [(norm, norm.momentum) for norm in norms]
+        try:
+            for norm, _ in momenta:
+                norm.momentum = None  # a plain average over the batches
+            for name, buffer in self.scratch.items():
+                if name.endswith("num_batches_tracked"):
+                    buffer.zero_()
+            with switched(norms, True), self.attached():
+                for batch in batches:
+                    loss(self.model, batch)
+        finally:
+            for norm, momentum in momenta:
+                norm.momentum = momentum
+        for name in measured:
+            kept = spread(self.layouts[name].dims[0], self._kept, 1.0, self.fixed[name])
+            self.births[name] = self.fixed[name][kept > 0]  # in compact numbering
+        self._fill_scratch()
+
+    def _kept(self, width: str) -> Tensor:
+        if width in self.rosters:
+            return (self.rosters[width].sign >= 0).float()
+        return torch.ones(self.anatomy[width].size)
+
+
+def fill_births(plan: Plan, tensor: Tensor, births: Tensor) -> Tensor:
+    """Give the new neurons of a following tensor their values: one number, or one per entry in compact numbering."""
+    values = gather(births, plan.compact) if births.ndim else births
+    for dim, index in enumerate(plan.compact):
+        if index is not None:
+            born = per_entry(plan, dim, lambda roster, _: roster.born.float(), 0.0, tensor)
+            tensor = torch.where(born > 0, values, tensor)
+    return tensor
+
+
+def _old(roster: Roster) -> Tensor:
+    return torch.cat([torch.ones(roster.size), torch.zeros(roster.new)]).to(roster.parent.device)
+
+
+def _owned(runs: tuple[Run, ...], width: str) -> int:
+    return sum(run.block for run in runs if run.width == width)
+
+
+def sum_neurons(runs: tuple[Run, ...], value: Tensor, dim: int, rosters: Rosters | None = None) -> dict[str, Tensor]:
+    """Sum a tensor per neuron along `dim`; with rosters the dimension is in compact numbering."""
+    per_entry = value.transpose(0, dim).flatten(1).sum(1) if value.ndim > 1 else value
+    found: dict[str, Tensor] = {}
+    offset = 0
+    for run in runs:
+        size = run.size + (rosters[run.width].new if rosters and run.width in rosters else 0)
+        stretch = per_entry[offset : offset + size * run.block].view(size, run.block).sum(1)
+        offset += size * run.block
+        if run.width is not None:
+            found[run.width] = found[run.width] + stretch if run.width in found else stretch
+    return found
+
+
+_FOLDS: dict[Any, tuple[int, int, Callable[[Tensor, Tensor], int]]] = {
+    F.linear: (0, 1, lambda x, w: -1),
+    torch.addmm: (1, 2, lambda x, w: -1),
+    torch.matmul: (0, 1, lambda x, w: -1),
+    torch.Tensor.matmul: (0, 1, lambda x, w: -1),
+    torch.Tensor.__matmul__: (0, 1, lambda x, w: -1),
+    **{
+        f: (0, 1, lambda x, w: x.ndim - w.ndim + 1)
+        for f in (F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+    },
+}
+
+
+class Folding(TorchFunctionMode):
+    """Sums the two copies of every split neuron in front of the weights that read them (their columns are W/2)."""
+
+    def __init__(self, folds: Mapping[int, list[tuple[int, int, int]] | None]) -> None:
+        super().__init__()
+        self.folds = {key: fold for key, fold in folds.items() if fold and any(pair for _, pair, _ in fold)}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        rule = _FOLDS.get(func)
+        if rule is not None and len(args) > rule[1] and id(args[rule[1]]) in self.folds:
+            x, weight = args[rule[0]], args[rule[1]]
+            summed = _fold(x, rule[2](x, weight), self.folds[id(weight)])
+            args = (*args[: rule[0]], summed, *args[rule[0] + 1 :])
+        return func(*args, **(kwargs or {}))
+
+
+def _fold(x: Tensor, dim: int, fold: list[tuple[int, int, int]] | None) -> Tensor:
+    pieces, offset = [], 0
+    for first, pair, new in fold or ():
+        own = x.narrow(dim, offset, first)
+        pieces.append(own + x.narrow(dim, offset + first, pair) if pair else own)
+        offset += first + pair
+        if new:
+            pieces.append(x.narrow(dim, offset, new))
+            offset += new
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
+
+def subset(over: OverGrown, split: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, Roster]:
+    """The rosters with the chosen candidates only: their numbers per width."""
+    none = torch.empty(0, dtype=torch.long)
+    return {
+        name: chosen(split.get(name, none), new.get(name, none), roster.size, roster.new, roster.parent.device)
+        for name, roster in over.rosters.items()
+    }

@@ -1,0 +1,114 @@
+"""Step one and the first half of step two (Sec. 2.2): optimise δ, then measure what each candidate is worth.
+
+    descend    min over δ of L(f_{ε,δ}) with ‖δ‖ ≤ 1, by a few steps of Adam                       (eq. 4)
+    integrate  s_i = (1/ε̃_i) ∫ ∂L/∂ε_i dε_i by the midpoint rule with n = 3 points
+
+The gain of a candidate is D_i = -ε̃_i·s_i, the decrease of the loss that it is worth, in the same unit for every kind.
+On the joint path all ε move together, so that the gains add up to L(0) - L(ε̃): a free test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firefly.errors import FireflyError
+from firefly.overgrown import Epsilon, OverGrown
+
+Loss = Callable[[nn.Module, Any], Tensor]
+Gains = dict[str, Tensor]
+
+
+def endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches over and over; a one-shot iterator is remembered."""
+    seen: list[Any] | None = [] if iter(batches) is batches else None
+    for batch in batches:
+        if seen is not None:
+            seen.append(batch)
+        yield batch
+    while True:
+        yield from batches if seen is None else seen
+
+
+def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
+    """The loss of a batch, checked."""
+    value = loss(model, batch)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise FireflyError(f"loss(model, batch) must return a scalar tensor, but returned {what}: take its mean")
+    return value.reshape(())
+
+
+def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: int, lr: float, report: Callable[[int, int], None]) -> None:
+    """Step one: let the candidates find their directions, inside the ball."""
+    free = list(over.delta.values())
+    optimizer = torch.optim.Adam(free, lr=lr, betas=(0.9, 0.99), foreach=True)
+    for step, batch in enumerate(islice(endless(batches), steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * (1 - step / steps)
+        with over.attached():
+            value = scalar_loss(loss, over.model, batch)
+            gradients = torch.autograd.grad(value, free, allow_unused=True)
+        if not torch.isfinite(value):
+            raise FireflyError(
+                f"the loss became {value.item()} in step {step + 1} of {steps} of step one: lower `lr` or the epsilon of the "
+                "neighborhood, or check the batches"
+            )
+        for delta, gradient in zip(free, gradients):
+            delta.grad = gradient
+        optimizer.step()
+        over.project()
+        report(step + 1, steps)
+
+
+@torch.no_grad()
+def mean_loss(over: OverGrown, loss: Loss, batches: list[Any], epsilon: Epsilon | None = None) -> float:
+    """L(f_{ε,δ}) on these batches."""
+    with over.attached(epsilon):
+        return torch.stack([scalar_loss(loss, over.model, batch).detach().double() for batch in batches]).mean().item()
+
+
+def scaled(epsilon: Epsilon, factor: float) -> Epsilon:
+    return {name: value * factor for name, value in epsilon.items()}
+
+
+def integrate(over: OverGrown, loss: Loss, batches: list[Any], path: str = "joint", points: int = 3) -> Gains:
+    """D_i for every candidate of every width, in compact numbering."""
+    if path == "joint":
+        return _integrate_jointly(over, loss, batches, points)
+    gains = {name: torch.zeros_like(epsilon) for name, epsilon in over.epsilon.items()}
+    for name, epsilon in over.epsilon.items():
+        for i in range(len(epsilon)):
+            for z in range(1, points + 1):
+                at = {key: value.clone() for key, value in over.epsilon.items()}
+                at[name][i] *= (2 * z - 1) / (2 * points)
+                slope = _slopes(over, loss, batches, at)[name][i]
+                gains[name][i] -= epsilon[i] * slope / points
+    return gains
+
+
+def _integrate_jointly(over: OverGrown, loss: Loss, batches: list[Any], points: int) -> Gains:
+    gains = {name: torch.zeros_like(epsilon) for name, epsilon in over.epsilon.items()}
+    for z in range(1, points + 1):
+        slopes = _slopes(over, loss, batches, scaled(over.epsilon, (2 * z - 1) / (2 * points)))
+        for name, epsilon in over.epsilon.items():
+            gains[name] -= epsilon * slopes[name] / points
+    return gains
+
+
+def _slopes(over: OverGrown, loss: Loss, batches: list[Any], epsilon: Epsilon) -> Epsilon:
+    """∂L/∂ε at this ε, averaged over the batches."""
+    at = {name: value.detach().clone().requires_grad_() for name, value in epsilon.items()}
+    slopes = {name: torch.zeros_like(value) for name, value in epsilon.items()}
+    for batch in batches:
+        with over.attached(at):
+            value = scalar_loss(loss, over.model, batch)
+            found = torch.autograd.grad(value, list(at.values()), allow_unused=True)
+        for name, slope in zip(at, found):
+            if slope is not None:
+                slopes[name] += slope / len(batches)
+    return slopes

@@ -1,0 +1,60 @@
+"""How good a classifier is: its accuracy and loss on held-out data."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from firefly.errors import FireflyError
+from firefly.training.precision import autocast, check_precision
+from firefly.training.recipe import Loss
+from firefly.training.resident import Resident, finish, upload
+
+
+class Score(NamedTuple):
+    """Of a classifier on a data set."""
+
+    accuracy: float  # a fraction
+    loss: float  # mean
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, data: Any, batch: int = 1000, precision: str | None = None, loss: Loss | None = None
+) -> Score:
+    """Accuracy and loss (cross entropy, or the given one) of `model` in eval mode, on the device it is on.
+
+    `data` is as for `fit`. The model's modes are as before afterwards.
+    """
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    precision = check_precision(precision, device)
+    held = data if isinstance(data, Resident) else upload(data, device)
+    if held.labels.dim() != 1 or held.labels.is_floating_point():
+        raise FireflyError(
+            f"labels of shape {tuple(held.labels.shape)}, {held.labels.dtype}: accuracy needs class numbers"
+        )
+    right, total = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), device=device)
+    with eval_mode(model), autocast(precision, device):
+        for start in range(0, len(held), batch):
+            labels = held.labels[start : start + batch]
+            images = finish(held, held.images[start : start + batch])
+            answers = model(images).float()
+            right += (answers.argmax(1) == labels).sum()
+            mean = functional.cross_entropy(answers, labels) if loss is None else loss(model, (images, labels))
+            total += mean.float() * len(labels)
+    return Score(right.item() / len(held), total.item() / len(held))
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode for a while; each module's own mode comes back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
