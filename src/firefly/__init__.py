@@ -8,8 +8,8 @@ from firefly.candidates import New, Split
 from firefly.checkpoint import load, save
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
+from firefly.flow import register
 from firefly.growth import Growth
-from firefly.rules import register
 from firefly.schedule import Every, Milestones, Plateau
 from firefly.widths import Anatomy, Width, trace
 

@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -27,11 +29,22 @@ from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.overgrown import Epsilon, OverGrown
 from firefly.schedule import Every, Schedule
-from firefly.scores import Gains, Loss, descend, integrate, mean_loss, scalar_loss, scaled
+from firefly.scores import Gains, Loss, Steps, descend, integrate, mean_loss, scalar_loss, scaled
 from firefly.swap import swapped, switched
 from firefly.widths import Anatomy, as_arguments, check_model, trace
 
 Widths = Iterable[str] | Callable[[Any], bool] | None
+
+
+@dataclass(frozen=True)
+class Method:
+    """The stages of a growth that other methods replace (`firefly.baselines`)."""
+
+    name: str = "firefly"
+    descend: Callable[[OverGrown, Loss, Iterable[Any], Steps], None] = descend
+    score: Callable[[OverGrown, Loss, list[Any], str], Gains] = integrate
+    select: Callable[..., Chosen] = select
+    trust: bool = True  # shorten the step where the loss would rise
 
 
 def grow(
@@ -52,6 +65,7 @@ def grow(
     path: str = "joint",
     also: Iterable[nn.Module] = (),
     anatomy: Anatomy | None = None,
+    method: Method = Method(),  # noqa: B008
     progress: bool = False,
     preview: bool = False,
 ) -> Growth:
@@ -73,6 +87,7 @@ def grow(
         path: "joint" integrates all candidates at once; "single" one by one, exact and slow.
         also: models of the same architecture that grow in the same way, such as an `AveragedModel`.
         anatomy: a trace made before, to save its time.
+        method: another growth method, from `firefly.baselines`.
         progress: show step one on stderr.
         preview: find out what would grow, and change nothing.
 
@@ -94,16 +109,18 @@ def grow(
         over = _overgrow(model, anatomy, names, split, new, seed, example)
         over.measure_births(loss, held)
         with progress_line("step one", progress) as report:
-            descend(over, loss, batches, steps, lr, report)
+            method.descend(over, loss, batches, Steps(steps, lr, report))
         if model.training:
             over.measure_births(loss, held)
-        overgrown, factor = _trust(over, loss, held, before, seed)
+        overgrown, factor = _trust(over, loss, held, before, seed, method.trust)
         clock("descend")
-        gains = integrate(over, loss, held, path)
+        gains = method.score(over, loss, held, path)
         clock("integrate")
-        chosen, epsilon = _choose(over, gains, budget, rank)
+        chosen, epsilon = _choose(over, gains, budget, rank, method.select)
         plans, sizes = plan_commit(over, chosen)
-        tensors, after, shorter = _settle(over, plans, sizes, epsilon, loss, held, before, seed)
+        tensors, after, shorter = _settle(
+            over, plans, sizes, epsilon, loss, held, before if method.trust else math.inf, seed
+        )
         change = _output_change(model, example, tensors, anatomy.mirrored(sizes))
         growth = _describe(anatomy, over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
         if not preview:
@@ -277,7 +294,12 @@ def _hold(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterable[Any]
 
 @torch.no_grad()
 def _loss_of(
-    model: nn.Module, loss: Loss, held: list[Any], seed: int, tensors: Mapping[str, Tensor] | None = None, sizes: Any = ()
+    model: nn.Module,
+    loss: Loss,
+    held: list[Any],
+    seed: int,
+    tensors: Mapping[str, Tensor] | None = None,
+    sizes: Any = (),
 ) -> float:
     """The mean loss, of the model as it is or with grown tensors in it; buffers are written to copies."""
     torch.manual_seed(seed)
@@ -313,20 +335,24 @@ def _runs(over: OverGrown, example: Any) -> bool:
     return True
 
 
-def _trust(over: OverGrown, loss: Loss, held: list[Any], before: float, seed: int) -> tuple[float, float]:
+def _trust(
+    over: OverGrown, loss: Loss, held: list[Any], before: float, seed: int, shorten: bool
+) -> tuple[float, float]:
     """L(ε̃); while it is not below L(0), take half of the step."""
     factor = 1.0
     for _ in range(12):
         torch.manual_seed(seed)
         value = mean_loss(over, loss, held)
-        if value < before:
+        if value < before or not shorten:
             break
         factor /= 2
         over.epsilon = scaled(over.epsilon, 0.5)
     return value, factor
 
 
-def _choose(over: OverGrown, gains: Gains, budget: Budget, rank: str) -> tuple[Chosen, Epsilon]:
+def _choose(
+    over: OverGrown, gains: Gains, budget: Budget, rank: str, select: Callable[..., Chosen]
+) -> tuple[Chosen, Epsilon]:
     newest = {name: roster.new for name, roster in over.rosters.items()}
     if rank == "decrease":
         return select(over.anatomy, gains, gains, budget, newest), over.epsilon
@@ -400,7 +426,10 @@ def _describe(
         parameters=(anatomy.parameters(), anatomy.parameters(after)),
         flops=(anatomy.flops(), anatomy.flops(after)),
         gains={
-            n: {"split": gains[n][kinds["split"]].sum().item(), "new": gains[n][first_new[n] + kinds["new"]].sum().item()}
+            n: {
+                "split": gains[n][kinds["split"]].sum().item(),
+                "new": gains[n][first_new[n] + kinds["new"]].sum().item(),
+            }
             for n, kinds in picks.items()
         },
         candidates=sum(len(gain) for gain in gains.values()),

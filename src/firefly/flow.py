@@ -7,10 +7,9 @@ relate to those of its outputs. It only reads the graph; the model itself always
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from firefly import axes
 from firefly.axes import Axis
+from firefly.errors import FireflyError
 from firefly.swap import find_tensor
 
 Source = frozenset[tuple[str, int]]  # (name of a parameter or buffer, one of its dimensions)
@@ -62,9 +62,10 @@ class Flow:
     roles: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
     mirrors: list[Mirror] = field(default_factory=list)
-    shaped: list[tuple[str, Axis]] = field(default_factory=list)  # axes in the shapes that a module's forward spells out
+    shaped: list[tuple[str, Axis]] = field(
+        default_factory=list
+    )  # axes in the shapes that a module's forward spells out
     costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
-    order: list[str] = field(default_factory=list)  # parameters in the order in which the forward uses them
     prefer_inner: bool = False  # read view(.., 3, h, d) as three times h neurons instead of three neurons
     node: fx.Node | None = None
 
@@ -173,13 +174,18 @@ class Flow:
 
     def _run(self, graph: fx.GraphModule, values: dict[fx.Node, Any], rules: Callable[..., Any]) -> list[Any]:
         for node in graph.graph.nodes:
+            if node in values:
+                continue
             if node.op == "get_attr":
                 found = getattr(graph, str(node.target))
                 values[node] = found if isinstance(found, fx.GraphModule) else self._constant(found)
             elif node.op == "call_function":
                 self.node = node
+                inside = self._registered(node)
+                if inside is not None:
+                    values.update(self._call_layer(node, inside, values))
+                    continue
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
-                self._note_use(args)
                 values[node] = self._call(node, args, kwargs, rules)
             elif node.op == "output":
                 flat: list[Any] = []
@@ -198,20 +204,104 @@ class Flow:
         name = node.target._schema.name if hasattr(node.target, "_schema") else str(node.target)  # type: ignore[union-attr]
         return rules(name)(self, *args, **kwargs)
 
+    def _registered(self, node: fx.Node) -> str | None:
+        """The path of the registered layer in whose forward the node stands, if any."""
+        for path, _ in (node.meta.get("nn_module_stack") or {}).values():
+            if type(self.model.get_submodule(re.sub(r"@\d+$", "", path))) in LAYERS:
+                return str(path)
+        return None
+
+    def _call_layer(self, node: fx.Node, path: str, values: dict[fx.Node, Any]) -> dict[fx.Node, Any]:
+        """Everything inside a registered layer at once: its input's and output's channels as the user declared them."""
+        group = [node]
+        while self._registered(group[-1].next) == path and group[-1].next.op == "call_function":
+            group.append(group[-1].next)
+        name = re.sub(r"@\d+$", "", path)
+        layer = LAYERS[type(self.model.get_submodule(name))]
+        own = {id(t) for t in self.model.get_submodule(name).parameters()}
+        given = [values[n] for inner in group for n in inner.all_input_nodes if n in values]
+        xs = [v for v in given if isinstance(v, Value) and not any(v.sources)]
+        if not xs or not own:
+            raise FireflyError(f"the registered layer {name!r} has no tensor input or no parameters")
+        outside = [inner for inner in group if any(user not in group for user in inner.users)]
+        self.node = outside[-1] if outside else group[-1]
+        out = layer.flow(self, name, xs[0])
+        return dict.fromkeys(group, out)
+
     def _constant(self, tensor: Any) -> Value:
         return activation(axes.fixed(n, "it is a constant of the model") for n in getattr(tensor, "shape", ()))
-
-    def _note_use(self, args: Any) -> None:
-        for value in args:
-            if isinstance(value, Value) and value.direct:
-                names = [name for source in value.sources for name, _ in source]
-                self.order += [name for name in names[:1] if name not in self.order]
 
     def _mark(self, value: Value | None, dim: int, role: str) -> None:
         for key in value.sources[dim] if value is not None else ():
             self.roles.setdefault(key, set()).add(role)
 
 
-def flops(costs: Iterable[tuple[Axis, ...]]) -> int:
-    """Twice the multiply-adds, at the present sizes."""
-    return sum(2 * math.prod(axes.length(axis) for axis in dims) for dims in costs)
+@dataclass(frozen=True)
+class Layer:
+    """What the user said of a layer of their own (`firefly.register`)."""
+
+    makes: Mapping[str, int]
+    reads: Mapping[str, int]
+    follows: Mapping[str, int]
+    sizes: Mapping[str, str]
+    channel: int
+
+    def flow(self, flow: Flow, path: str, x: Value) -> Value:
+        def tensor(leaf: str) -> Value:
+            name = f"{path}.{leaf}".lstrip(".")
+            if name not in flow.tensors:
+                raise FireflyError(f"register: the layer {path!r} has no parameter {leaf!r} that its forward uses")
+            return flow.tensors[name]
+
+        given = x.dims[self.channel]
+        for leaf, dim in self.reads.items():
+            flow.reads(given, tensor(leaf), dim)
+        made = given if not self.makes else tensor(next(iter(self.makes))).dims[next(iter(self.makes.values()))]
+        for leaf, dim in self.makes.items():
+            value = tensor(leaf)
+            flow.same(made, value.dims[dim])
+            flow.makes(value, dim)
+            if len(value.dims) == 1:
+                flow.starts.setdefault(f"{path}.{leaf}".lstrip("."), "zero")
+        for leaf, dim in self.follows.items():
+            flow.follows(tensor(leaf), made, "mean", dim)
+        for attribute, side in self.sizes.items():
+            flow.mirrors.append(Mirror(path, attribute, made if side == "makes" else given))
+        shape = flow.outputs()
+        dims = [axes.fixed(n, f"it is a fixed dimension of {path}") for n in shape]
+        dims[self.channel] = made
+        return activation(dims)
+
+
+LAYERS: dict[type[nn.Module], Layer] = {}
+
+
+def register(
+    layer: type[nn.Module],
+    *,
+    makes: Mapping[str, int] | None = None,
+    reads: Mapping[str, int] | None = None,
+    follows: Mapping[str, int] | None = None,
+    sizes: Mapping[str, str] | None = None,
+    channel: int = -1,
+) -> None:
+    """Teach Firefly a layer of your own, where the operators inside it would pin its widths.
+
+    Args:
+        layer: the class; it takes one tensor and returns one tensor.
+        makes: parameter -> the dimension along which it makes the layer's output neurons.
+        reads: parameter -> the dimension along which it reads the input neurons, linearly.
+        follows: parameter or buffer -> the dimension with one entry per output neuron.
+        sizes: attribute -> "makes" or "reads", for whole-number attributes that mirror the two sizes.
+        channel: the dimension of the input and output tensors that holds the neurons.
+    """
+    if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
+        raise FireflyError(f"register: {layer!r} is not a class of nn.Module")
+    if not makes and not reads and not follows:
+        raise FireflyError(
+            f"register({layer.__name__}): say at least which parameters make, read or follow the neurons"
+        )
+    wrong = [side for side in (sizes or {}).values() if side not in ("makes", "reads")]
+    if wrong:
+        raise FireflyError(f"register({layer.__name__}): sizes must map to 'makes' or 'reads', not {wrong[0]!r}")
+    LAYERS[layer] = Layer(makes or {}, reads or {}, follows or {}, sizes or {}, channel)

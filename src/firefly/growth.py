@@ -46,9 +46,19 @@ class Growth:
         for name, kinds in self.added.items():
             before, after = self.widths[name]
             gain = sum(self.gains.get(name, {}).values())
-            rows.append((name, str(before), *(f"+{kinds[k]}" if kinds[k] else "" for k in ("split", "new")), str(after), f"{gain:.2g}"))
+            rows.append(
+                (
+                    name,
+                    str(before),
+                    *(f"+{kinds[k]}" if kinds[k] else "" for k in ("split", "new")),
+                    str(after),
+                    f"{gain:.2g}",
+                )
+            )
         sizes = [max(len(row[k]) for row in rows) for k in range(6)]
-        table = ["  ".join(c.ljust(n) if k == 0 else c.rjust(n) for k, (c, n) in enumerate(zip(row, sizes))) for row in rows]
+        table = [
+            "  ".join(c.ljust(n) if k == 0 else c.rjust(n) for k, (c, n) in enumerate(zip(row, sizes))) for row in rows
+        ]
         before, after = self.parameters
         flops = f", FLOPs {_short(self.flops[0])} -> {_short(self.flops[1])}" if self.flops[0] else ""
         lines = [

@@ -76,7 +76,7 @@ class OverGrown:
     def _measure_scales(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Root mean square of each neuron's own rows, in compact numbering, and of each reader as a whole."""
         squares = {name: torch.zeros(r.size, device=r.parent.device) for name, r in self.rosters.items()}
-        counts = {name: 0 for name in self.rosters}
+        counts = dict.fromkeys(self.rosters, 0)
         readers: dict[str, Tensor] = {}
         for name, layout in self.layouts.items():
             tensor = self.base[name].float()

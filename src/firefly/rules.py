@@ -217,7 +217,9 @@ def batch_norm(
 
 
 @rule("group_norm")
-def group_norm(flow: Flow, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, *_: Any) -> Value:
+def group_norm(
+    flow: Flow, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, *_: Any
+) -> Value:
     if groups == 1:
         flow.pin((x.dims[1],), "normalises over it")
     neurons = axes.in_blocks(x.dims[1], groups, flow.reason("needs whole groups"))
@@ -511,6 +513,9 @@ def split(flow: Flow, x: Value, sizes: Any, dim: int = 0, **_: Any) -> list[Valu
     lengths = [shape[dim] for shape in flow.outputs()]
     pieces = axes.split(x.dims[dim], lengths, flow.reason("cuts through a neuron"))
     flow.spells(pieces)
+    if isinstance(sizes, int) and len(set(lengths)) == 1:  # equal parts stay equal
+        for piece in pieces[1:]:
+            flow.same(pieces[0], piece)
     return [activation(_replace(x.dims, dim, piece)) for piece in pieces]
 
 
@@ -625,10 +630,3 @@ def _neurons_at(axis: Axis, sizes: list[int], prefer_inner: bool) -> int:
     candidates = [k for k, size in enumerate(sizes) if size > 1] or [0]
     inner = prefer_inner and len(candidates) > 2 and sizes[candidates[0]] <= 4
     return candidates[1] if inner else candidates[0]
-
-
-# ---- the user's own layers ---------------------------------------------------------------------------------------------
-
-
-def register(*a: Any, **k: Any) -> None:
-    raise NotImplementedError

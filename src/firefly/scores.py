@@ -10,6 +10,7 @@ On the joint path all ε move together, so that the gains add up to L(0) - L(ε�
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,15 @@ from firefly.overgrown import Epsilon, OverGrown
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Gains = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How long step one is; `report(step, steps)` is called after each."""
+
+    count: int
+    lr: float
+    report: Callable[[int, int], None]
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:
@@ -43,26 +53,25 @@ def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
     return value.reshape(())
 
 
-def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: int, lr: float, report: Callable[[int, int], None]) -> None:
+def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
     """Step one: let the candidates find their directions, inside the ball."""
     free = list(over.delta.values())
-    optimizer = torch.optim.Adam(free, lr=lr, betas=(0.9, 0.99), foreach=True)
-    for step, batch in enumerate(islice(endless(batches), steps)):
-        for group in optimizer.param_groups:
-            group["lr"] = lr * (1 - step / steps)
+    optimizer = torch.optim.Adam(free, lr=steps.lr, betas=(0.9, 0.99), foreach=True)
+    for step, batch in enumerate(islice(endless(batches), steps.count)):
+        optimizer.param_groups[0]["lr"] = steps.lr * (1 - step / steps.count)
         with over.attached():
             value = scalar_loss(loss, over.model, batch)
             gradients = torch.autograd.grad(value, free, allow_unused=True)
         if not torch.isfinite(value):
             raise FireflyError(
-                f"the loss became {value.item()} in step {step + 1} of {steps} of step one: lower `lr` or the epsilon of the "
-                "neighborhood, or check the batches"
+                f"the loss became {value.item()} in step {step + 1} of {steps.count} of step one: lower `lr` or the "
+                "epsilon of the neighborhood, or check the batches"
             )
         for delta, gradient in zip(free, gradients):
             delta.grad = gradient
         optimizer.step()
         over.project()
-        report(step + 1, steps)
+        steps.report(step + 1, steps.count)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from firefly.axes import Axis, Space
 from firefly.errors import FireflyError
 from firefly.flow import Flow
 from firefly.swap import find_tensor, swapped, switched
-from firefly.tensors import Layout, Roster, Run, grow_tensor, make_plan
+from firefly.tensors import Layout, Roster, Run, chosen, grow_tensor, make_plan
 
 Runs = tuple[Run, ...]
 
@@ -100,7 +100,9 @@ class Anatomy:
     def __str__(self) -> str:
         rows = [("width", "neurons", "made by", "read by", "")]
         for width in self:
-            note = f"pinned: {width.pinned}" if width.pinned else (f"{width.block} rows each" if width.block > 1 else "")
+            note = (
+                f"pinned: {width.pinned}" if width.pinned else (f"{width.block} rows each" if width.block > 1 else "")
+            )
             rows.append((width.name, str(width.size), _few(width.makers), _few(width.readers), note))
         columns = [max(len(row[k]) for row in rows) for k in range(4)]
         lines = ["  ".join([*(cell.ljust(n) for cell, n in zip(row, columns)), row[4]]).rstrip() for row in rows]
@@ -226,12 +228,12 @@ def _pin_conflicts(flow: Flow) -> None:
 def _describe(flow: Flow, examples: int) -> Anatomy:
     """Name the spaces that layers make, and lay out every tensor in terms of them."""
     members: dict[Space, dict[str, list[str]]] = {}
-    for name in flow.order + [n for n in flow.tensors if n not in flow.order]:
-        for dim, axis in enumerate(flow.tensors[name].dims):
-            role = flow.role(name, dim)
-            for term in axes.resolve(axis):
-                known = members.setdefault(term.space, {"makes": [], "reads": [], "follows": []})
-                known[role] += [name] if name not in known[role] else []
+    everywhere = [(name, dim) for name, value in flow.tensors.items() for dim in range(len(value.dims))]
+    for name, dim in dict.fromkeys([*flow.roles, *everywhere]):  # roles are in the order of execution
+        role = flow.role(name, dim)
+        for term in axes.resolve(flow.tensors[name].dims[dim]):
+            known = members.setdefault(term.space, {"makes": [], "reads": [], "follows": []})
+            known[role] += [name] if name not in known[role] else []
     names: dict[Space, str] = {}
     widths: dict[str, Width] = {}
     for space, known in members.items():
@@ -244,9 +246,7 @@ def _describe(flow: Flow, examples: int) -> Anatomy:
 
     def runs(axis: Axis) -> Runs:
         found = [(names.get(term.space), term) for term in axes.resolve(axis)]
-        return tuple(
-            Run(name, t.space.size, t.block) if name in grows else Run(None, t.length) for name, t in found
-        )
+        return tuple(Run(name, t.space.size, t.block) if name in grows else Run(None, t.length) for name, t in found)
 
     layouts = {}
     for name, value in flow.tensors.items():
@@ -265,9 +265,7 @@ def _describe(flow: Flow, examples: int) -> Anatomy:
 
 
 def _layout(flow: Flow, name: str, dims: tuple[Runs, ...]) -> Layout:
-    roles = tuple(
-        flow.role(name, d) if any(run.width for run in runs) else None for d, runs in enumerate(dims)
-    )
+    roles = tuple(flow.role(name, d) if any(run.width for run in runs) else None for d, runs in enumerate(dims))
     parameter = isinstance(find_tensor(flow.model, name), nn.Parameter)
     return Layout(name, dims, roles, flow.starts.get(name, "random" if "makes" in roles else "mean"), parameter)
 
@@ -392,7 +390,8 @@ def _difference(
 ) -> str | None:
     """None if the model computes the same with a neuron of these widths doubled, otherwise what went wrong."""
     sizes = anatomy.sizes()
-    rosters = {name: _doubled(sizes[name]) for name in names}
+    # unequal numbers of doubled neurons, so that widths which must stay equal show it
+    rosters = {name: _doubled(sizes[name], 1 + k % 3) for k, name in enumerate(names)}
     generator = torch.Generator().manual_seed(0)
     plain, larger = {}, {}
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
@@ -408,7 +407,7 @@ def _difference(
             larger[name] = grow_tensor(plan, tensor, None, {}, {}, 0.0)
         else:
             larger[name] = plain[name]
-    grown_sizes = {name: sizes[name] + 1 for name in names}
+    grown_sizes = {name: len(roster) for name, roster in rosters.items()}
     try:
         with torch.no_grad(), switched(model.modules(), False), torch.random.fork_rng(enabled=False):
             with swapped(model, plain):
@@ -420,11 +419,8 @@ def _difference(
     return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
 
 
-def _doubled(size: int) -> Roster:
-    parent = torch.cat([torch.arange(size), torch.tensor([0])])
-    sign = torch.zeros(size + 1)
-    sign[0], sign[size] = 1.0, -1.0
-    return Roster(size, 0, parent, sign)
+def _doubled(size: int, count: int) -> Roster:
+    return chosen(torch.arange(min(count, size)), torch.arange(0), size, 0)
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from firefly.errors import FireflyError
 from firefly.training.capture import identify, keep, put_back
@@ -71,8 +72,7 @@ def fit(
     - `device`: by default the GPU if there is one. `graph`: capture the step as a CUDA graph; by default wherever
       possible. `compile`: True, or options for `torch.compile`. `tune`: let cuDNN try its algorithms. The last two
       take seconds to a minute, again after each growth, and pay in long runs.
-    - `grower`: a `firefly.Firefly`, asked after every epoch but the last with the number of epochs done and the
-      training loss.
+    - `grower`: a `firefly.Firefly`, asked after every epoch but the last, with the training loss as its metric.
     - `stop`: a number of evaluations without a better one, or a function of the `History`.
     - `checkpoint`: a folder. A run found there is continued exactly; Ctrl-C leaves one.
     - `seed`: of batches, crops and dropout; the same on every device. The initial weights are the model's.
@@ -88,6 +88,8 @@ def fit(
     if batch > len(resident):
         raise FireflyError(f"batch={batch} is more than the {len(resident)} images there are: use a smaller batch")
     model.to(place)
+    if grower is not None:
+        grower.example = tree_map(lambda part: part.to(place) if isinstance(part, Tensor) else part, grower.example)
     list_factors(schedule, 0, epochs, 1)  # an unknown schedule is refused at once
     own = loss or make_loss(label_smoothing)
     optimizer = optimizer or make_optimizer(model, lr, momentum, nesterov, weight_decay)
@@ -151,7 +153,7 @@ def run(job: Job, history: History) -> History:
         with kept_on_interrupt(job, history):
             row, following = train_epoch(job, len(history), table)
             over = is_over(job, history.add(row))
-            if not over and job.grower is not None and job.grower.due(row.epoch, row.loss):
+            if not over and job.grower is not None and job.grower.due(len(history), row.loss):
                 job.grower.grow(job.engine.loss, Batches(job.engine.data, table), job.engine.optimizer)
                 row = replace(row, grown=True)
         history, table = history.add(row), following

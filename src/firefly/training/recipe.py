@@ -19,6 +19,8 @@ Schedule = str | Callable[[float], float]
 class Grower(Protocol):
     """What `fit` needs of a `firefly.Firefly`."""
 
+    example: Any
+
     def due(self, epoch: int, metric: float | None) -> bool: ...
 
     def grow(self, loss: Any, batches: Any, optimizer: Any) -> Any: ...

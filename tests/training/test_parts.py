@@ -1,0 +1,52 @@
+"""The parts of the training loop by themselves: schedules, early stop, the captured step, the progress line."""
+
+import io
+import math
+
+import pytest
+import torch
+
+from firefly.errors import FireflyError
+from firefly.training import Epoch, History, Step
+from firefly.training.history import Progress, format_time, should_stop
+from firefly.training.recipe import list_factors
+
+
+def test_schedules() -> None:
+    assert list_factors("cosine", 0, 2, 2) == pytest.approx([1, 0.5 + math.sqrt(0.125)])
+    assert list_factors("cosine", 1, 2, 2) == pytest.approx([0.5, 0.5 - math.sqrt(0.125)])
+    assert [list_factors("step", epoch, 4, 1)[0] for epoch in range(4)] == [1, 1, 0.1, 0.01]
+    assert list_factors(lambda time: 2 * time, 3, 10, 4) == [6, 6.5, 7, 7.5]
+    assert list_factors("constant", 3, 10, 2) == [1, 1]
+
+
+def test_stops_early() -> None:
+    def after(losses: list[float]) -> History:
+        return History(tuple(Epoch(number + 1, loss, 0.1, 1.0, 10) for number, loss in enumerate(losses)))
+
+    assert not should_stop(2, after([3, 2, 2.5])) and should_stop(2, after([3, 2, 2.5, 2]))
+    assert should_stop(lambda history: history[-1].loss < 1, after([3, 0.5])) and not should_stop(None, after([1, 1]))
+
+
+def test_step_without_a_gpu_is_the_closure() -> None:
+    total = torch.zeros(())
+    step = Step(lambda: total.add_(1), [total])
+    assert step().item() == 1 and step() is total and not step.refresh()
+    with pytest.raises(FireflyError, match="capture=True"):
+        Step(lambda: total, [total], capture=True)
+
+
+def test_progress_is_one_line() -> None:
+    cases = (True, ["\r\x1b[Kepoch 1/2  loss 0.5000", "\n"]), (False, ["epoch 2/2", "accuracy 75.00%"])
+    for terminal, expected in cases:
+        stream = io.StringIO()
+        stream.isatty = lambda answer=terminal: answer  # type: ignore[method-assign]
+        progress = Progress(2, 10, True, stream)
+        progress.show_epoch(Epoch(1, 0.5, 0.1, 1.0, 10), 0.75)
+        progress.show_epoch(Epoch(2, 0.4, 0.1, 1.0, 10), 0.75)
+        progress.close()
+        assert all(part in stream.getvalue() for part in expected)
+
+
+def test_times_read_well() -> None:
+    assert format_time(3.2) == "0:03" and format_time(3723) == "1:02:03"
