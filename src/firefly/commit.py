@@ -129,8 +129,8 @@ def _grow_state(plan: Plan, key: str, value: Any, old: Tensor) -> Any:
     squares = key in SQUARES
     out = carry(plan, value, halve="makes" if squares else None, power=2.0)
     born = torch.zeros_like(out, dtype=torch.bool)
-    for dim, index in enumerate(plan.present):
-        if index is not None:
+    for dim, touched in enumerate(plan.touched):
+        if touched:
             born |= per_entry(plan, dim, lambda roster, _: roster.born.float(), 0.0, out) > 0
     # a second moment of zero would make the first steps of a new neuron far too long
     return torch.where(born, value.float().mean().to(out.dtype), out)

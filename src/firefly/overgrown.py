@@ -24,13 +24,15 @@ from firefly.tensors import (
     Rosters,
     Run,
     along,
+    carry,
     chosen,
+    coefficient,
     compact_shape,
     everyone,
     folded,
     gather,
-    grow_tensor,
     make_plan,
+    move,
     per_entry,
     spread,
 )
@@ -68,6 +70,10 @@ class OverGrown:
         self.delta = {name: self._start(lay, generator) for name, lay in self.layouts.items() if lay.free}
         self.births = {name: self._births(layout) for name, layout in self.layouts.items() if not layout.free}
         self.plans = self._make_plans(self.rosters, self.fold)
+        self.carried = {name: carry(self.plans[name], self.base[name]) for name in self.delta}
+        self.sizes = anatomy.mirrored({name: len(roster) for name, roster in self.rosters.items()})
+        self.folds = {name: self._fold_of(name) for name in self.delta} if self.fold else {}
+        self._factors: tuple[Epsilon | None, dict[str, Tensor | None]] = (None, {})
         self.scratch = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self._fill_scratch()
 
@@ -140,10 +146,26 @@ class OverGrown:
     def grown(self, name: str, plan: Plan, epsilon: Mapping[str, Tensor], base: Tensor | None = None) -> Tensor:
         """One tensor of the larger network, for this plan's rosters."""
         base = self.base[name] if base is None else base
-        if name in self.delta:
-            out = grow_tensor(plan, base, self.delta[name], epsilon, self.scale, self.reader_scale[name])
-            return out.to(base.dtype)
-        return fill_births(plan, grow_tensor(plan, base, None, {}, {}, 0.0), self.births[name])
+        carried = carry(plan, base)
+        if name not in self.delta:
+            return fill_births(plan, carried, self.births[name])
+        return move(carried, plan, self._factor(name, plan, epsilon), self.delta[name]).to(base.dtype)
+
+    def _factor(self, name: str, plan: Plan, epsilon: Mapping[str, Tensor]) -> Tensor | None:
+        return coefficient(plan, epsilon, self.scale, self.reader_scale[name], self.delta[name])
+
+    def tensors(self, epsilon: Epsilon | None = None) -> dict[str, Tensor]:
+        """All tensors that depend on δ, of the over-grown network."""
+        if epsilon is None:  # ε stands still while δ moves: the factors are computed once
+            if self._factors[0] is not self.epsilon:
+                self._factors = (self.epsilon, {n: self._factor(n, self.plans[n], self.epsilon) for n in self.delta})
+            factors = self._factors[1]
+        else:
+            factors = {name: self._factor(name, self.plans[name], epsilon) for name in self.delta}
+        return {
+            name: move(self.carried[name], self.plans[name], factors[name], delta).to(self.base[name].dtype)
+            for name, delta in self.delta.items()
+        }
 
     def _fill_scratch(self) -> None:
         """Buffers do not depend on δ: grow them once, into copies that a forward in train mode may write to."""
@@ -153,11 +175,9 @@ class OverGrown:
     @contextmanager
     def attached(self, epsilon: Epsilon | None = None) -> Iterator[None]:
         """Inside the block the model *is* f_{ε,δ}; its own tensors come back afterwards, untouched."""
-        epsilon = self.epsilon if epsilon is None else epsilon
-        tensors = {name: self.grown(name, self.plans[name], epsilon) for name in self.delta}
-        sizes = self.anatomy.mirrored({name: len(roster) for name, roster in self.rosters.items()})
-        folding = Folding({id(t): self._fold_of(n) for n, t in tensors.items()} if self.fold else {})
-        with swapped(self.model, {**self.scratch, **self.fixed, **tensors}, sizes), folding:
+        tensors = self.tensors(epsilon)
+        folding = Folding({id(tensors[name]): fold for name, fold in self.folds.items()})
+        with swapped(self.model, {**self.scratch, **self.fixed, **tensors}, self.sizes), folding:
             yield
 
     def _fold_of(self, name: str) -> list[tuple[int, int, int]] | None:
@@ -176,37 +196,43 @@ class OverGrown:
 
     @torch.no_grad()
     def project(self) -> None:
-        """‖δ‖ ≤ 1 for every candidate: the rows of a split, the outgoing columns of a new neuron (eq. 3)."""
-        squares = {name: torch.zeros_like(eps) for name, eps in self.epsilon.items()}
-        counts = {name: torch.zeros_like(eps) for name, eps in self.epsilon.items()}
-        for name, _dim, runs, weight in self._constrained():
-            total = weight * self.delta[name].float().square() if weight is not None else self.delta[name].square()
-            size = weight.expand_as(total) if weight is not None else torch.ones_like(total)
-            for store, value in ((squares, total), (counts, size)):
-                for width, per_neuron in sum_neurons(runs, value, _dim, self.rosters).items():
-                    if width in store:
-                        store[width] += per_neuron
-        shrink = {
-            name: (counts[name].clamp(min=1) / squares[name].clamp(min=1e-20)).sqrt().clamp(max=1.0) for name in squares
-        }
-        for name, dim, runs, weight in self._constrained():
+        """‖δ‖ ≤ 1 (as a root mean square) for every candidate: split rows, columns that read a new neuron (eq. 3)."""
+        if not hasattr(self, "_balls"):
+            self._balls = list(self._constrained())
+            ones = {name: torch.ones_like(delta) for name, delta in self.delta.items()}
+            self._counts = self._sum_balls(ones)
+        squares = self._sum_balls({name: delta.square() for name, delta in self.delta.items()})
+        shrink = {n: (self._counts[n] / s.clamp(min=1e-20)).sqrt().clamp(max=1.0) for n, s in squares.items()}
+        for name, dim, runs, inside in self._balls:
             factor = along(self._per_entry(runs, shrink, self.delta[name]), dim, self.delta[name].ndim)
-            self.delta[name] *= factor if weight is None else 1 + weight * (factor - 1)
+            self.delta[name] *= torch.lerp(torch.ones_like(factor), factor, inside)
 
-    def _constrained(self) -> Iterator[tuple[str, int, tuple[Run, ...], Tensor | None]]:
+    def _sum_balls(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum per candidate over the entries that its ball holds."""
+        totals = {name: torch.zeros_like(epsilon) for name, epsilon in self.epsilon.items()}
+        for name, dim, runs, inside in self._balls:
+            for width, per_neuron in sum_neurons(runs, values[name] * inside, dim, self.rosters).items():
+                if width in totals:
+                    totals[width] += per_neuron
+        return totals
+
+    def _constrained(self) -> Iterator[tuple[str, int, tuple[Run, ...], Tensor]]:
         """(tensor, dimension, its runs, which entries count): split rows read old neurons, new columns are read."""
-        for name, layout in self.layouts.items():
-            if name not in self.delta:
-                continue
-            delta, make, read = self.delta[name], layout.role("makes"), layout.role("reads")
-            old = None
+        for name, delta in self.delta.items():
+            layout = self.layouts[name]
+            make, read = layout.role("makes"), layout.role("reads")
+            old = torch.ones([1] * delta.ndim, dtype=delta.dtype, device=delta.device)
             if read is not None:
                 old = along(self._compact(layout.dims[read], _old, delta), read, delta.ndim)
+                if self.new is not None:
+                    yield name, read, layout.dims[read], 1 - old
             if make is not None and self.split is not None:
-                rows = along(self._compact(layout.dims[make], _old, delta), make, delta.ndim)
-                yield name, make, layout.dims[make], rows if old is None else rows * old
-            if read is not None and self.new is not None and old is not None:
-                yield name, read, layout.dims[read], 1 - old
+                yield (
+                    name,
+                    make,
+                    layout.dims[make],
+                    old * along(self._compact(layout.dims[make], _old, delta), make, delta.ndim),
+                )
 
     def _per_entry(self, runs: tuple[Run, ...], values: Mapping[str, Tensor], like: Tensor) -> Tensor:
         def value(width: str) -> Tensor:
@@ -251,8 +277,8 @@ class OverGrown:
 def fill_births(plan: Plan, tensor: Tensor, births: Tensor) -> Tensor:
     """Give the new neurons of a following tensor their values: one number, or one per entry in compact numbering."""
     values = gather(births, plan.compact) if births.ndim else births
-    for dim, index in enumerate(plan.compact):
-        if index is not None:
+    for dim, touched in enumerate(plan.touched):
+        if touched:
             born = per_entry(plan, dim, lambda roster, _: roster.born.float(), 0.0, tensor)
             tensor = torch.where(born > 0, values, tensor)
     return tensor

@@ -70,7 +70,8 @@ def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -
         for delta, gradient in zip(free, gradients):
             delta.grad = gradient
         optimizer.step()
-        over.project()
+        if step % 4 == 3 or step + 1 == steps.count:
+            over.project()
         steps.report(step + 1, steps.count)
 
 

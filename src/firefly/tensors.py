@@ -14,7 +14,7 @@ stands twice in the roster, with signs +1 and -1. `grow_tensor` evaluates
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,6 +56,7 @@ class Roster:
     new: int  # m', the brand-new candidates
     parent: Tensor  # (n',) compact number of each
     sign: Tensor  # (n',) +1 and -1 for the copies of a split neuron, else 0
+    stretches: tuple[tuple[int, int], ...] | None = None  # `parent` as (first, count), where it is that regular
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -67,7 +68,8 @@ class Roster:
 
 def everyone(size: int, new: int, split: bool, device: torch.device | str = "cpu") -> Roster:
     """All candidates: every neuron (twice if it splits), then every new one."""
-    return chosen(torch.arange(size if split else 0), torch.arange(new), size, new, device)
+    roster = chosen(torch.arange(size if split else 0), torch.arange(new), size, new, device)
+    return replace(roster, stretches=((0, size), (0, size), (size, new)) if split else ((0, size + new),))
 
 
 def chosen(split: Tensor, new: Tensor, size: int, total_new: int, device: torch.device | str = "cpu") -> Roster:
@@ -82,7 +84,8 @@ def chosen(split: Tensor, new: Tensor, size: int, total_new: int, device: torch.
 def folded(roster: Roster) -> Roster:
     """The roster as a reader sees it when every pair has been summed before it: one column a neuron."""
     kept = roster.sign >= 0
-    return Roster(roster.size, roster.new, roster.parent[kept], roster.sign[kept])
+    whole = ((0, roster.size + roster.new),) if roster.stretches is not None else None
+    return Roster(roster.size, roster.new, roster.parent[kept], roster.sign[kept], whole)
 
 
 Rosters = Mapping[str, Roster]
@@ -100,14 +103,19 @@ def spread(runs: tuple[Run, ...], of: Callable[[str], Tensor], fill: float, like
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def entries(runs: tuple[Run, ...], rosters: Rosters, compact: bool) -> Tensor:
+Places = Tensor | tuple[tuple[int, int], ...] | None  # entry numbers, or stretches of them, or all as they are
+
+
+def entries(runs: tuple[Run, ...], rosters: Rosters, compact: bool) -> Places:
     """Where each entry of a grown dimension comes from: its place in the compact or in the present tensor.
 
     In the present tensor a new neuron has no place and points at entry 0; `born` tells them apart.
     """
+    grown = [rosters.get(run.width) if run.width else None for run in runs]
+    if compact and all(roster is None or roster.stretches is not None for roster in grown):
+        return _stretches(runs, grown)
     pieces, offset = [], 0
-    for run in runs:
-        roster = rosters.get(run.width) if run.width else None
+    for run, roster in zip(runs, grown):
         if roster is None:
             pieces.append(torch.arange(offset, offset + run.size * run.block))
             offset += run.size * run.block
@@ -118,6 +126,21 @@ def entries(runs: tuple[Run, ...], rosters: Rosters, compact: bool) -> Tensor:
         pieces.append((offset + parent[:, None] * run.block + torch.arange(run.block)).flatten())
         offset += (roster.size + (roster.new if compact else 0)) * run.block
     return torch.cat(pieces)
+
+
+def _stretches(runs: tuple[Run, ...], grown: list[Roster | None]) -> Places:
+    found: list[tuple[int, int]] = []
+    offset = 0
+    for run, roster in zip(runs, grown):
+        count = run.size + (roster.new if roster is not None else 0)
+        for first, many in (roster.stretches or ()) if roster is not None else ((0, run.size),):
+            start, long = offset + first * run.block, many * run.block
+            if found and sum(found[-1]) == start:
+                found[-1] = (found[-1][0], found[-1][1] + long)
+            elif long:
+                found.append((start, long))
+        offset += count * run.block
+    return None if found == [(0, offset)] else tuple(found)
 
 
 def compact_shape(layout: Layout, rosters: Rosters) -> list[int]:
@@ -134,27 +157,28 @@ class Plan:
 
     layout: Layout
     rosters: tuple[Rosters, ...]  # per dimension: a folded reader sees another roster than the maker
-    present: tuple[Tensor | None, ...]  # per dimension, None where nothing changes
-    compact: tuple[Tensor | None, ...]
+    touched: tuple[bool, ...]
+    present: tuple[Places, ...]
+    compact: tuple[Places, ...]
 
 
 def make_plan(layout: Layout, makers: Rosters, readers: Rosters, device: torch.device | str) -> Plan:
     rosters = tuple(readers if role == "reads" else makers for role in layout.roles)
-    touched = [any(run.width in makers for run in runs) for runs in layout.dims]
-    present, compact = (
-        tuple(
-            entries(runs, mine, which).to(device) if touch else None
-            for runs, mine, touch in zip(layout.dims, rosters, touched)
-        )
-        for which in (False, True)
-    )
-    return Plan(layout, rosters, present, compact)
+    touched = tuple(any(run.width in makers for run in runs) for runs in layout.dims)
+
+    def find(compact: bool) -> tuple[Places, ...]:
+        found = (entries(r, mine, compact) if t else None for r, mine, t in zip(layout.dims, rosters, touched))
+        return tuple(where.to(device) if isinstance(where, Tensor) else where for where in found)
+
+    return Plan(layout, rosters, touched, find(compact=False), find(compact=True))
 
 
-def gather(tensor: Tensor, index: tuple[Tensor | None, ...]) -> Tensor:
+def gather(tensor: Tensor, index: tuple[Places, ...]) -> Tensor:
     for dim, where in enumerate(index):
-        if where is not None:
+        if isinstance(where, Tensor):
             tensor = tensor.index_select(dim, where)
+        elif where is not None:
+            tensor = torch.cat([tensor.narrow(dim, first, count) for first, count in where], dim)
     return tensor
 
 
@@ -183,7 +207,7 @@ def carry(plan: Plan, tensor: Tensor, halve: str | None = "reads", power: float 
     """
     out = gather(tensor, plan.present)
     for dim, role in enumerate(plan.layout.roles):
-        if plan.present[dim] is None:
+        if not plan.touched[dim]:
             continue
         halved = 0.5**power if (role if role != "follows" else "makes") == halve else 1.0
 
@@ -194,39 +218,32 @@ def carry(plan: Plan, tensor: Tensor, halve: str | None = "reads", power: float 
     return out
 
 
-def grow_tensor(
-    plan: Plan,
-    tensor: Tensor,
-    delta: Tensor | None,
-    epsilon: Mapping[str, Tensor],
-    scale: Mapping[str, Tensor],
-    reader_scale: Tensor | float,
-) -> Tensor:
-    """The tensor of the larger network (module docstring). epsilon, scale: per width, in compact numbering."""
-    out = carry(plan, tensor)
-    if delta is None:
-        return out
+def coefficient(
+    plan: Plan, epsilon: Mapping[str, Tensor], scale: Mapping[str, Tensor], reader_scale: Tensor | float, like: Tensor
+) -> Tensor | None:
+    """What δ is multiplied with (module docstring). epsilon, scale: per width, in compact numbering."""
     make, read = plan.layout.role("makes"), plan.layout.role("reads")
-    coefficient: Tensor | None = None
-    if make is not None and plan.compact[make] is not None:
+    out: Tensor | None = None
+    if make is not None and plan.touched[make]:
 
         def rows(roster: Roster, width: str) -> Tensor:
             strength = roster.sign * epsilon[width][roster.parent] * scale[width][roster.parent]
             return torch.where(roster.born, scale[width][roster.parent], strength)
 
-        coefficient = per_entry(plan, make, rows, 0.0, out)
-    if read is not None and plan.compact[read] is not None:
+        out = per_entry(plan, make, rows, 0.0, like)
+    if read is not None and plan.touched[read]:
 
         def old(roster: Roster, _: str) -> Tensor:
-            return (~roster.born).to(out.dtype)
+            return (~roster.born).to(like.dtype)
 
         def columns(roster: Roster, width: str) -> Tensor:
             return torch.where(roster.born, epsilon[width][roster.parent] * reader_scale, 0.0)
 
-        if coefficient is not None:
-            coefficient = coefficient * per_entry(plan, read, old, 1.0, out)
-        column = per_entry(plan, read, columns, 0.0, out)
-        coefficient = column if coefficient is None else coefficient + column
-    if coefficient is None:
-        return out
-    return out + coefficient * gather(delta, plan.compact)
+        column = per_entry(plan, read, columns, 0.0, like)
+        out = column if out is None else out * per_entry(plan, read, old, 1.0, like) + column
+    return out
+
+
+def move(carried: Tensor, plan: Plan, factor: Tensor | None, delta: Tensor) -> Tensor:
+    """The tensor of the larger network: what it carries over, and δ times its coefficient."""
+    return carried if factor is None else torch.addcmul(carried.to(delta.dtype), factor, gather(delta, plan.compact))

@@ -23,7 +23,7 @@ from firefly.axes import Axis, Space
 from firefly.errors import FireflyError
 from firefly.flow import Flow
 from firefly.swap import find_tensor, swapped, switched
-from firefly.tensors import Layout, Roster, Run, chosen, grow_tensor, make_plan
+from firefly.tensors import Layout, Roster, Run, carry, chosen, make_plan
 
 Runs = tuple[Run, ...]
 
@@ -404,7 +404,7 @@ def _difference(
         layout = anatomy.layouts.get(name)
         if layout is not None:
             plan = make_plan(layout, rosters, rosters, tensor.device)
-            larger[name] = grow_tensor(plan, tensor, None, {}, {}, 0.0)
+            larger[name] = carry(plan, tensor)
         else:
             larger[name] = plain[name]
     grown_sizes = {name: len(roster) for name, roster in rosters.items()}

@@ -118,15 +118,16 @@ def test_another_recipe_is_not_mixed_in(tmp_path: Path) -> None:
         train(epochs=1, checkpoint=tmp_path)
 
 
-def test_grows_trains_on_and_resumes_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls", [22, 65, 100])  # in the first growth, in the epoch after it, in the second growth
+def test_grows_trains_on_and_resumes_exactly(tmp_path: Path, calls: int) -> None:
     straight = make_net(dropout=0.0)
     _, expected = train(straight, epochs=5, grower=make_grower(straight))
     assert [row.grown for row in expected.epochs] == [False, True, False, True, False]
     sizes = [row.parameters for row in expected.epochs]
     assert sizes[0] == sizes[1] < sizes[2] == sizes[3] < sizes[4]
-    broken, loss = make_net(dropout=0.0), interrupt_after(4 * 6 - 2)
-    with pytest.raises(KeyboardInterrupt):  # in step one of a growth
-        train(broken, epochs=5, grower=make_grower(broken), loss=loss, checkpoint=tmp_path)
+    broken = make_net(dropout=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, epochs=5, grower=make_grower(broken), loss=interrupt_after(calls), checkpoint=tmp_path)
     resumed = make_net(seed=99, dropout=0.0)
     grower = make_grower(resumed)
     _, history = train(resumed, epochs=5, grower=grower, checkpoint=tmp_path)

@@ -82,6 +82,8 @@ class Step(Generic[Result]):
             try:
                 with torch.cuda.graph(graph, stream=stream):
                     self.result = self.fn()
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 raise FireflyError(
                     f"the step cannot be captured as a CUDA graph ({str(error).splitlines()[0]}): something in it "

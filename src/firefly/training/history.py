@@ -16,7 +16,7 @@ class Epoch:
     epoch: int  # the first is 1
     loss: float  # mean over the epoch's steps, on the training data
     lr: float  # at its start
-    seconds: float  # of its steps alone
+    seconds: float  # of its steps; the first, and the first after a growth, also capture and compile
     parameters: int
     test_accuracy: float | None = None  # a fraction
     test_loss: float | None = None

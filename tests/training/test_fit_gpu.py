@@ -1,0 +1,215 @@
+"""On a GPU: the captured step computes what the plain one does, leaves no trace, and is made anew after a growth."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_fit import Pair, make_data, make_grower, make_net, train
+from torch import Tensor, nn
+
+from firefly.training import History, Step, evaluate
+from firefly.training.capture import keep
+from firefly.training.engine import Engine
+from firefly.training.recipe import list_state, make_loss, make_optimizer
+from firefly.training.resident import draw, upload
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def plain_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding as on a CPU, so that paths can be compared."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def run(device: str = "cuda", **how: Any) -> tuple[nn.Module, History]:
+    model = how.pop("model", None) or make_net(dropout=0.0)
+    return train(model, device=device, test=make_data(60), **({"precision": "float32"} | how))
+
+
+def losses(history: History) -> list[float]:
+    return [row.loss for row in history.epochs]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_graph_equals_eager(precision: str, channels_last: bool) -> None:
+    eager, plain = run(graph=False, precision=precision, channels_last=channels_last)
+    graph, fast = run(graph=True, precision=precision, channels_last=channels_last)
+    tolerance = 1e-4 if precision == "float32" else 2e-2
+    assert losses(fast) == pytest.approx(losses(plain), rel=tolerance)
+    for one, other in zip(eager.state_dict().values(), graph.state_dict().values()):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_gpu_equals_cpu() -> None:
+    assert losses(run()[1]) == pytest.approx(losses(run("cpu")[1]), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_other_optimizers(kind: Any) -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        model = make_net(dropout=0.0).to(device)
+        optimizer = kind(model.parameters(), lr=1e-3)
+        results.append(losses(run(device, model=model, optimizer=optimizer)[1]))
+        assert optimizer.param_groups[0]["lr"] == 1e-3
+    assert results[1] == pytest.approx(results[0], rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_step_is_close() -> None:
+    assert losses(run(compile=True)[1]) == pytest.approx(losses(run()[1]), rel=1e-2)
+
+
+def make_engine(precision: str = "bf16") -> Engine:
+    model, device = make_net(dropout=0.0).cuda(), torch.device("cuda", torch.cuda.current_device())
+    data = upload(make_data(), device, augment=True, channels_last=True)
+    optimizer = make_optimizer(model, 0.05, 0.9, True, 5e-4)
+    return Engine(model, data, optimizer, make_loss(0.0), batch=32, precision=precision, channels_last=True)
+
+
+def test_warm_up_changes_nothing() -> None:
+    engine = make_engine()
+    engine.prepare()
+    before, random = keep(engine.list_tensors()), torch.cuda.get_rng_state()
+    assert engine.step is not None
+    engine.step.capture()
+    torch.cuda.synchronize()
+    assert len(before) > 20 and all(tensor.equal(values) for tensor, values in before)
+    assert torch.cuda.get_rng_state().equal(random)
+    assert all(not state.any() for state in list_state(engine.optimizer))
+
+
+def test_capture_happens_once_while_nothing_changes() -> None:
+    engine = make_engine()
+    factors = [1.0] * engine.steps
+    first = float(engine.train(draw(engine.data, 32, 0, 0), factors))
+    assert engine.step is not None and engine.step.graph is not None
+    graph = engine.step.graph
+    second = float(engine.train(draw(engine.data, 32, 0, 1), factors))
+    assert engine.step.graph is graph and second < first
+
+
+class Widener:
+    """A grower that widens the hidden linear layer from 8 to 12 neurons, with outgoing weights of zero."""
+
+    example: Any = None
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def due(self, epoch: int, metric: float | None) -> bool:
+        return epoch == 0
+
+    def grow(self, loss: Any, batches: Any, optimizer: Any) -> None:
+        hidden, head = self.model[5], self.model[8]
+        generator = torch.Generator().manual_seed(0)
+        more = torch.randn(4, 24, generator=generator).to(hidden.weight.device) * 0.1
+        for layer, name, extra, dim in (
+            (hidden, "weight", more, 0),
+            (hidden, "bias", more[:, 0] * 0, 0),
+            (head, "weight", torch.zeros_like(head.weight)[:, :4], 1),
+        ):
+            old = getattr(layer, name)
+            new = nn.Parameter(torch.cat([old.detach(), extra], dim))
+            state = optimizer.state.pop(old)
+            old_buffer = state["momentum_buffer"]
+            optimizer.state[new] = {"momentum_buffer": torch.cat([old_buffer, torch.zeros_like(extra)], dim)}
+            setattr(layer, name, new)
+            parameters = optimizer.param_groups[0]["params"]
+            parameters[:] = [new if parameter is old else parameter for parameter in parameters]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_recaptures_after_growth(precision: str) -> None:
+    results = []
+    for graph in (False, True):
+        model = make_net(dropout=0.0)
+        _, history = run(model=model, epochs=4, grower=Widener(model), graph=graph, precision=precision)
+        assert history[0].grown and history[1].parameters > history[0].parameters and model[5].weight.shape[0] == 12
+        results.append(losses(history))
+    assert results[1] == pytest.approx(results[0], rel=1e-3 if precision == "float32" else 2e-2)
+
+
+def test_grows_with_firefly() -> None:
+    model = make_net(dropout=0.0)
+    _, history = run(model=model, epochs=5, grower=make_grower(model), precision="bf16")
+    assert [row.grown for row in history.epochs] == [False, True, False, True, False]
+    assert history[-1].loss < history[0].loss
+
+
+def test_step_reads_its_buffers_and_notices_new_tensors() -> None:
+    class Box:
+        weight = torch.ones(3, device="cuda")
+
+    inputs = torch.zeros(3, device="cuda")
+    total = torch.zeros((), device="cuda")
+
+    def fn() -> Tensor:
+        total.add_((inputs[: len(Box.weight)] * Box.weight[:3]).sum())
+        return Box.weight * 2
+
+    step = Step(fn, lambda: [Box.weight, total])
+    for value in (1.0, 2.0):
+        inputs.fill_(value)
+        assert step().shape == (3,)
+    assert total.item() == 9 and not step.refresh()
+    Box.weight = torch.ones(5, device="cuda")
+    assert step.refresh() and step().shape == (5,)
+    assert total.item() == 15
+
+
+def test_dropout_differs_from_step_to_step_and_follows_the_seed() -> None:
+    first, second, other = (run(model=make_net(dropout=0.5), seed=seed)[1] for seed in (0, 0, 1))
+    assert losses(first) == pytest.approx(losses(second), rel=1e-4) != losses(other)
+
+
+def test_interrupted_training_resumes(tmp_path: Path) -> None:
+    def interrupt(history: History) -> bool:
+        if len(history) == 2:
+            raise KeyboardInterrupt
+        return False
+
+    _, expected = run(epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        run(epochs=4, checkpoint=tmp_path, stop=interrupt)
+    model, history = run(epochs=4, checkpoint=tmp_path, model=make_net(seed=99, dropout=0.0))
+    assert losses(history) == pytest.approx(losses(expected), rel=1e-4)
+    assert evaluate(model, make_data(60), precision="float32").accuracy == history.accuracy
+
+
+def test_a_loss_that_waits_for_the_gpu_is_refused() -> None:
+    code = """
+import torch
+from torch import nn
+from firefly.errors import FireflyError
+from firefly.training import fit
+
+def loss(model, batch):
+    value = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return value * (2 if value.item() > 0 else 1)
+
+try:
+    fit(nn.Linear(4, 2), (torch.randn(64, 4), torch.arange(64) % 2), 1, batch=16, loss=loss, progress=False)
+except FireflyError as error:
+    print(error)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert "cannot be captured as a CUDA graph" in answer.stdout, answer.stderr
+
+
+def test_batches_lie_on_the_gpu() -> None:
+    seen: list[Pair] = []
+
+    class Watcher(Widener):
+        def grow(self, loss: Any, batches: Any, optimizer: Any) -> None:
+            seen.extend(batches[:2])
+
+    model = make_net(dropout=0.0)
+    run(model=model, epochs=2, grower=Watcher(model))
+    assert len(seen) == 2 and all(images.is_cuda and labels.is_cuda for images, labels in seen)
