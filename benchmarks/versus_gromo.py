@@ -103,7 +103,7 @@ def measure(seed: int, steps: int) -> dict[str, float]:
     model = plain_mlp()
     train_epoch(model, batches, torch.optim.Adam(model.parameters(), lr=1e-3))
     device = torch.device("cpu")
-    peer = GrowingMLP(784, 10, hidden_size=HIDDEN, number_hidden_layers=2, device=device)
+    peer = GrowingMLP(784, 10, hidden_size=HIDDEN, number_hidden_layers=2, activation=nn.ReLU(), device=device)
     copy_weights(model, peer)
     clone = plain_mlp()
     optimizer = torch.optim.Adam(clone.parameters(), lr=1e-3)

@@ -372,10 +372,11 @@ def _settle(
     seed: int,
 ) -> tuple[dict[str, Tensor], float, float]:
     """The grown tensors; while the grown network is worse than the present one, take half of the step."""
+    sized = over.anatomy.mirrored(sizes)
     factor = 1.0
     for _ in range(12):
         tensors = evaluate(over, plans, scaled(epsilon, factor))
-        after = _loss_of(over.model, loss, held, seed, tensors, over.anatomy.mirrored(sizes))
+        after = _loss_of(over.model, loss, held, seed, tensors, sized)
         if after <= before:
             break
         factor /= 2

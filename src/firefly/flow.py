@@ -188,9 +188,8 @@ class Flow:
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = self._call(node, args, kwargs, rules)
             elif node.op == "output":
-                flat: list[Any] = []
-                fx.map_arg(node.args, lambda n: flat.append(values[n]))
-                return flat
+                returned = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
+                return [values[item] if isinstance(item, fx.Node) else item for item in returned]
         return []
 
     def _call(self, node: fx.Node, args: Any, kwargs: Any, rules: Callable[..., Any]) -> Any:

@@ -354,7 +354,7 @@ def _find_mirrors(
     model: nn.Module, flow: Flow, anatomy: Anatomy, name: str, attempt: Callable[[Anatomy, Iterable[str]], str | None]
 ) -> tuple[tuple[str, str, Runs], ...] | None:
     """The module attributes that spell out this width's size (self.n_head), found by trying those of equal value."""
-    space = {s: n for s, n in _names(flow, anatomy).items()}
+    space = _names(flow, anatomy)
     candidates: dict[tuple[str, str], Runs] = {}
     for path, axis in flow.shaped:
         terms = axes.resolve(axis)
@@ -391,7 +391,8 @@ def _difference(
     """None if the model computes the same with a neuron of these widths doubled, otherwise what went wrong."""
     sizes = anatomy.sizes()
     # unequal numbers of doubled neurons, so that widths which must stay equal show it
-    rosters = {name: _doubled(sizes[name], 1 + k % 3) for k, name in enumerate(names)}
+    device = next(model.parameters()).device
+    rosters = {name: _doubled(sizes[name], 1 + k % 3, device) for k, name in enumerate(names)}
     generator = torch.Generator().manual_seed(0)
     plain, larger = {}, {}
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
@@ -419,8 +420,8 @@ def _difference(
     return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
 
 
-def _doubled(size: int, count: int) -> Roster:
-    return chosen(torch.arange(min(count, size)), torch.arange(0), size, 0)
+def _doubled(size: int, count: int, device: torch.device) -> Roster:
+    return chosen(torch.arange(min(count, size)), torch.arange(0), size, 0, device)
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -39,14 +39,15 @@ def make_net(seed: int = 1, dropout: float = 0.2) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 3))
 
 
-def train(model: nn.Module | None = None, **how: Any) -> tuple[nn.Module, History]:
+def train(model: Any = None, **how: Any) -> tuple[Any, History]:
     model = model or make_net()
-    how = {"epochs": 3, "batch": 32, "lr": 0.05, "device": "cpu", "progress": False} | how
-    return model, fit(model, how.pop("data", make_data()), **how)
+    options: dict[str, Any] = {"epochs": 3, "batch": 32, "lr": 0.05, "device": "cpu", "progress": False}
+    options |= how
+    return model, fit(model, options.pop("data", make_data()), **options)
 
 
 def make_grower(model: nn.Module) -> Firefly:
-    kinds = [Split(), New(3)]
+    kinds = (Split(), New(3))
     return Firefly(model, torch.zeros(2, 3, 8, 8), neighborhood=kinds, budget=Neurons(3), schedule=Every(2), steps=2)
 
 
@@ -160,7 +161,7 @@ def test_bf16_stays_close_to_float32_and_stand_ins_equal_autocast() -> None:
 
 def test_tied_and_frozen_weights_stay_so() -> None:
     layers = [nn.Flatten(), nn.Linear(192, 16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 3)]
-    model = nn.Sequential(*layers)
+    model: Any = nn.Sequential(*layers)
     model[4].weight = model[2].weight
     model[1].weight.requires_grad_(False)
     frozen = model[1].weight.detach().clone()

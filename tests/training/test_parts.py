@@ -36,11 +36,18 @@ def test_step_without_a_gpu_is_the_closure() -> None:
         Step(lambda: total, [total], capture=True)
 
 
+class Stream(io.StringIO):
+    terminal = False
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
 def test_progress_is_one_line() -> None:
     cases = (True, ["\r\x1b[Kepoch 1/2  loss 0.5000", "\n"]), (False, ["epoch 2/2", "accuracy 75.00%"])
     for terminal, expected in cases:
-        stream = io.StringIO()
-        stream.isatty = lambda answer=terminal: answer  # type: ignore[method-assign]
+        stream = Stream()
+        stream.terminal = terminal
         progress = Progress(2, 10, True, stream)
         progress.show_epoch(Epoch(1, 0.5, 0.1, 1.0, 10), 0.75)
         progress.show_epoch(Epoch(2, 0.4, 0.1, 1.0, 10), 0.75)

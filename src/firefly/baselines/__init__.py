@@ -1,0 +1,6 @@
+"""Other ways to grow, each a `Method` for `firefly.grow` or a function beside it; they share trace, commit and reports."""
+
+from firefly.baselines.random import random_growth, random_search
+from firefly.baselines.splitting import splitting
+
+__all__ = ["random_growth", "random_search", "splitting"]

@@ -1,0 +1,134 @@
+"""Growing at random (Sec. 3, `RandSearch`): the same candidates as Firefly's, without its step one and its scores.
+
+`random_growth` takes candidates blindly, each with a random direction. `random_search` does that a few times on copies
+of the model, tunes each for a while and keeps the best: what Firefly's gradients are worth is measured against it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firefly.budget import Budget, Chosen, Neurons, select
+from firefly.candidates import Kind, New, Split
+from firefly.descent import Method, Widths, grow
+from firefly.errors import FireflyError
+from firefly.growth import Growth
+from firefly.overgrown import OverGrown
+from firefly.scores import Gains, Loss, Steps, endless, scalar_loss
+from firefly.widths import Anatomy
+
+
+def random_growth() -> Method:
+    """Random candidates with random directions, as a method for `firefly.grow`; it looks at no data."""
+    return Method(
+        name="random", descend=draw_directions, score=predict_nothing, select=select_at_random, trust=False
+    )
+
+
+def random_search(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Any],
+    *,
+    example: Any,
+    neighborhood: Iterable[Kind] = (Split(), New(50)),
+    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+    tries: int = 3,
+    tune: Callable[[nn.Module], None] | None = None,
+    iterations: int = 100,
+    lr: float = 1e-3,
+    judge: Callable[[nn.Module], float] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    widths: Widths = None,
+    anatomy: Anatomy | None = None,
+    evaluate_on: int = 8,
+    seed: int = 0,
+) -> Growth:
+    """Grow copies of the model at random, tune each, and give the model the size and the weights of the best.
+
+    Args:
+        tries: how many random growths to compare (k in the paper).
+        tune: trains a grown copy in place; None takes `iterations` steps of Adam with `lr` on the batches.
+        judge: a number for a tuned copy, lower is better; None takes the loss on the first `evaluate_on` batches.
+
+    The other arguments are those of `firefly.grow`. The growth that comes back describes the best random growth before
+    its tuning; its notes hold what every try reached.
+    """
+    if tries < 1:
+        raise FireflyError(f"random_search(tries={tries!r}): needs a whole number of at least 1")
+    if iter(batches) is batches:
+        batches = list(islice(batches, max(iterations, evaluate_on)))
+    held = list(islice(batches, evaluate_on))
+    shared: dict[str, Any] = dict(
+        example=example, neighborhood=neighborhood, budget=budget, widths=widths, anatomy=anatomy,
+        evaluate_on=evaluate_on, method=random_growth(),
+    )  # fmt: skip
+    tune = tune or (lambda child: _tune(child, loss, batches, iterations, lr))
+    judge = judge or (lambda child: _mean_loss(child, loss, held))
+    values, best = [], None
+    with torch.random.fork_rng():
+        for attempt in range(tries):
+            child = copy.deepcopy(model)
+            torch.manual_seed(seed + attempt)
+            grow(child, loss, batches, **shared, seed=seed * tries + attempt)
+            tune(child)
+            values.append(judge(child))
+            best = child if values[-1] == min(values) else best
+    winner = min(range(tries), key=values.__getitem__)
+    growth = grow(model, loss, batches, **shared, seed=seed * tries + winner, optimizer=optimizer)
+    model.load_state_dict(best.state_dict())  # type: ignore[union-attr]
+    reached = ", ".join(f"{value:.4g}" for value in values)
+    return dataclasses.replace(growth, notes=(*growth.notes, f"the best of {tries} random growths, tuned: {reached}"))
+
+
+@torch.no_grad()
+def draw_directions(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
+    """Instead of step one: every δ from a normal distribution, inside the ball."""
+    generator = _generator(1)
+    for delta in over.delta.values():
+        delta.copy_(torch.randn(delta.shape, generator=generator, dtype=delta.dtype))
+    over.project()
+
+
+def predict_nothing(over: OverGrown, loss: Loss, batches: list[Any], path: str) -> Gains:
+    return {name: torch.zeros_like(epsilon) for name, epsilon in over.epsilon.items()}
+
+
+def select_at_random(
+    anatomy: Anatomy,
+    gains: Mapping[str, Tensor],
+    keys: Mapping[str, Tensor],
+    budget: Budget,
+    newest: Mapping[str, int],
+    eligible: str = "all",
+) -> Chosen:
+    """Candidates in a random order until the budget is spent; where costs differ, cheap ones come first more often."""
+    generator = _generator(2)
+    order = {name: torch.rand(len(gain), generator=generator) for name, gain in gains.items()}
+    return select(anatomy, gains, order, budget, newest, eligible="all")
+
+
+def _generator(stage: int) -> torch.Generator:
+    """A stream of its own for each stage of a growth: what is chosen must not depend on the directions drawn."""
+    return torch.Generator().manual_seed(torch.initial_seed() % 2**31 * 8 + stage)
+
+
+def _tune(model: nn.Module, loss: Loss, batches: Iterable[Any], iterations: int, lr: float) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    for batch in islice(endless(batches), iterations):
+        optimizer.zero_grad()
+        scalar_loss(loss, model, batch).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+@torch.no_grad()
+def _mean_loss(model: nn.Module, loss: Loss, batches: list[Any]) -> float:
+    return sum(scalar_loss(loss, model, batch).item() for batch in batches) / len(batches)

@@ -1,0 +1,258 @@
+"""Tracing: every width of the zoo and of three Hugging Face models is found, or pinned with a reason that helps."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import firefly
+from laws import assert_epsilon_zero_preserves, grow_blindly, growing_entries, run, snapshot, trace_entry
+from laws import assert_untouched, every_entry, every_growing
+from zoo import ZOO, Entry
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+# ---- the zoo -----------------------------------------------------------------------------------------------------------
+
+
+@every_entry
+def test_widths_are_as_the_zoo_says(entry: Entry) -> None:
+    anatomy = trace_entry(entry.name)
+    for name, size in entry.grows.items():
+        assert (anatomy[name].size, anatomy[name].pinned) == (size, None), name
+    for name, word in entry.pinned.items():
+        assert word in (anatomy[name].pinned or ""), name
+    for name, size in entry.either.items():
+        assert name not in anatomy.widths or anatomy[name].pinned or anatomy[name].size == size, name
+
+
+@every_entry
+def test_anatomy_reads_well(entry: Entry) -> None:
+    anatomy = trace_entry(entry.name)
+    text = str(anatomy)
+    assert len(text.splitlines()) == len(anatomy) + 2
+    assert f"{len(anatomy.growable())} of {len(anatomy)} widths can grow" in text
+    for width in anatomy:
+        assert width.name in text and width.makers and width.size > 0
+        assert width.pinned or width.readers
+        assert (width.pinned or "") in text
+
+
+@every_entry
+def test_parameters_are_counted(entry: Entry) -> None:
+    model = entry.make()
+    assert trace_entry(entry.name).parameters() == sum(p.numel() for p in model.parameters())
+
+
+@every_growing
+def test_sizes_predict_the_cost_of_the_grown_model(entry: Entry) -> None:
+    model, before = entry.make(), trace_entry(entry.name)
+    growth = grow_blindly(model, entry.loss, entry.batches()[:1], example=entry.example(), anatomy=before).growth
+    sizes = {name: after for name, (_, after) in growth.widths.items()}
+    after = firefly.trace(model, entry.example())
+    assert growth.neurons > 0
+    assert [w.size for w in after] == [sizes.get(w.name, w.size) for w in before]
+    assert [w.pinned is None for w in after] == [w.pinned is None for w in before]
+    assert growth.parameters == (before.parameters(), before.parameters(sizes))
+    assert before.parameters(sizes) == after.parameters() == sum(p.numel() for p in model.parameters())
+    assert growth.flops == (before.flops(), before.flops(sizes))
+    assert before.flops(sizes) == after.flops()
+
+
+UNCOUNTED = {"bilinear", "lstm", "gru"}  # operators that no rule gives a cost
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in UNCOUNTED])
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    entry = ZOO[name]
+    model, example = entry.make(), entry.example()
+    with FlopCounterMode(display=False) as counter:
+        run(model, example)
+    assert trace_entry(name).flops() == counter.get_total_flops() // len(example[0])
+
+
+@pytest.mark.parametrize("name", ["vgg", "gpt", "siamese", "weight_norm"])
+def test_trace_changes_nothing(name: str) -> None:
+    entry = ZOO[name]
+    model = entry.make()
+    entry.loss(model, entry.batches()[0]).backward()
+    next(model.modules()).training = False
+    before = snapshot(model)
+    firefly.trace(model, entry.example())
+    after = snapshot(model)
+    after["random"] = before["random"]  # tests/found_bugs.py
+    assert_untouched(before, after)
+
+
+# ---- operators and layers of the user's own ------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("firefly_tests::warp", mutates_args=())
+def warp(x: Tensor) -> Tensor:
+    return x.tanh()
+
+
+warp.register_fake(torch.empty_like)
+warp.register_autograd(
+    lambda context, gradient: gradient * (1 - context.saved_tensors[0].square()),
+    setup_context=lambda context, inputs, output: context.save_for_backward(output),
+)
+
+
+def make_warped() -> tuple[type[nn.Module], nn.Module]:
+    """A new class of layer each time, since a class stays registered."""
+
+    class Warp(nn.Module):
+        def __init__(self, inputs: int, width: int) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(width, inputs) / 3), nn.Parameter(torch.zeros(width))
+            self.width = width
+
+        def forward(self, x: Tensor) -> Tensor:
+            return warp(x @ self.weight.t() + self.bias).view(-1, self.width)
+
+    torch.manual_seed(0)
+    return Warp, nn.Sequential(Warp(8, 16), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4))
+
+
+def test_unknown_operator_pins_with_its_name_and_its_line() -> None:
+    _, model = make_warped()
+    anatomy = firefly.trace(model, X)
+    reason = anatomy["0"].pinned or ""
+    assert "firefly_tests.warp" in reason and "test_trace.py:" in reason
+    assert anatomy["1"].pinned is None
+
+
+def test_registered_layer_grows_and_trains() -> None:
+    layer, model = make_warped()
+    firefly.register(layer, makes={"weight": 0, "bias": 0}, reads={"weight": 1}, sizes={"width": "makes"})
+    anatomy = firefly.trace(model, X)
+    assert (anatomy["0"].size, anatomy["0"].pinned) == (16, None)
+    entry = ZOO["mlp"]
+    before = run(model, (X,))
+    growth = firefly.grow(
+        *(model, entry.loss, entry.batches()),
+        **{"example": X, "widths": ["0"], "steps": 10, "budget": firefly.Neurons(5)},
+    )
+    assert growth.widths == {"0": (16, 21)} and growth.loss_after < growth.loss_before
+    assert model[0].width == 21 and model[0].weight.shape == (21, 8) and model[1].in_features == 21
+    assert (run(model, (X,))[0] - before[0]).abs().max().item() == pytest.approx(growth.output_change, rel=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in entry.batches() * 3:
+        optimizer.zero_grad()
+        entry.loss(model, batch).backward()
+        optimizer.step()
+    assert sum(entry.loss(model, batch).item() for batch in entry.batches()) / 4 < growth.loss_after
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "words"),
+    [
+        (3, {"makes": {"weight": 0}}, "not a class of nn.Module"),
+        (nn.Identity, {}, "say at least which"),
+        (nn.Identity, {"makes": {"weight": 0}, "sizes": {"n": "sideways"}}, "'sideways'"),
+    ],
+)
+def test_register_refuses_what_makes_no_sense(layer: object, options: dict[str, dict[str, int]], words: str) -> None:
+    with pytest.raises(firefly.FireflyError, match=words):
+        firefly.register(layer, **options)  # type: ignore[arg-type]
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------------
+
+
+class DistributedDataParallel(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+class Branch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        return self.head(x) if x.sum() > 0 else self.head(-x)
+
+
+def test_errors_name_the_thing_and_the_way_out() -> None:
+    mlp = ZOO["mlp"].make()
+    with pytest.raises(firefly.FireflyError, match=r"nn\.Module, not str"):
+        firefly.trace("mlp", X)  # type: ignore[arg-type]
+    with pytest.raises(firefly.FireflyError, match=r"DistributedDataParallel.*model\.module"):
+        firefly.trace(DistributedDataParallel(mlp), X)
+    with pytest.raises(firefly.FireflyError, match=r"OptimizedModule.*model\._orig_mod"):
+        firefly.trace(torch.compile(mlp), X)  # type: ignore[arg-type]
+    with pytest.raises(firefly.FireflyError, match="does not run on the example"):
+        firefly.trace(mlp, torch.randn(4, 9))
+    with pytest.raises(firefly.FireflyError, match="does not run on the example"):
+        firefly.trace(mlp, {"nothing": X})
+    with pytest.raises(firefly.FireflyError, match=r"Branch\.forward.*branch on the values"):
+        firefly.trace(Branch(), X)
+    with pytest.raises(firefly.FireflyError, match=r"no width 'fc9'.*0, 2, 4"):
+        trace_entry("mlp")["fc9"]
+
+
+# ---- Hugging Face ----------------------------------------------------------------------------------------------------------
+
+SIZES = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1}
+HUGGING = {
+    "bert": (
+        *("BertConfig", "BertForSequenceClassification"),
+        {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "num_labels": 3},
+        {"bert.encoder.layer.0.intermediate.dense": 24, "bert.encoder.layer.1.intermediate.dense": 24},
+        {"bert.encoder.layer.0.attention.self.query": 4, "bert.encoder.layer.1.attention.self.query": 4},
+    ),
+    "gpt2": (
+        *("GPT2Config", "GPT2LMHeadModel"),
+        {"n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 4, "use_cache": False},
+        {"transformer.h.0.mlp.c_fc": 64, "transformer.h.1.mlp.c_fc": 64},
+        {"transformer.h.0.attn.c_attn": 4, "transformer.h.1.attn.c_attn": 4},
+    ),
+    "llama": (
+        *("LlamaConfig", "LlamaForCausalLM"),
+        {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"num_key_value_heads": 2, "max_position_embeddings": 16, "use_cache": False},
+        {"model.layers.0.mlp.gate_proj": 24, "model.layers.1.mlp.gate_proj": 24},
+        {"model.layers.0.self_attn.q_proj": 2, "model.layers.1.self_attn.q_proj": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(HUGGING))
+def test_hugging_face_models_grow(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config, kind, options, hidden, heads = HUGGING[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(getattr(transformers, config)(**options, **SIZES)).double().eval()
+    tokens = torch.randint(2, 50, (4, 7), generator=torch.Generator().manual_seed(0))
+    example = {"input_ids": tokens}
+    anatomy = firefly.trace(model, example)
+    assert {n: (anatomy[n].size, anatomy[n].pinned) for n in hidden} == {n: (s, None) for n, s in hidden.items()}
+    assert all(anatomy[n].pinned or anatomy[n].size == size for n, size in heads.items())
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return model(input_ids=batch, labels=batch[:, 0] % 3 if name == "bert" else batch).loss
+
+    before = run(model, example)
+    blind = grow_blindly(model, loss, [tokens], example=example, anatomy=anatomy, preview=True)
+    assert blind.over is not None
+    assert_epsilon_zero_preserves(blind.over, example, before, 1e-12)
+    optimizer = torch.optim.AdamW(model.parameters())
+    growth = firefly.grow(
+        *(model, loss, [tokens]),
+        **{"example": example, "optimizer": optimizer, "anatomy": anatomy, "steps": 15},
+        **{"neighborhood": [firefly.Split(), firefly.New(8)]},
+    )
+    assert growth.neurons > 0 and growth.loss_after < growth.loss_before
+    assert sum(p.numel() for p in model.parameters()) == growth.parameters[1]
+    loss(model, tokens).backward()
+    optimizer.step()
+    assert loss(model, tokens).item() < growth.loss_after
+
+
+def test_every_entry_that_should_grow_is_tested() -> None:
+    assert {entry.name for entry in growing_entries()} == {n for n in ZOO if trace_entry(n).growable()}
