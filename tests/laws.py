@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
 from firefly.budget import Chosen, select
@@ -231,6 +233,20 @@ def in_double(entry: Entry) -> Entry:
     )
 
 
-def mean_loss(model: nn.Module, entry: Entry, batches: Iterable[Batch]) -> float:
-    values = [entry.loss(model, batch).item() for batch in batches]
+@torch.no_grad()
+def loss_on(model: nn.Module, entry: Entry) -> float:
+    """The mean loss on the entry's batches, in the model's own mode with dropout off and its buffers unchanged."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.training = False
+    values = [entry.loss(model, batch).item() for batch in entry.batches()]
     return sum(values) / len(values)
+
+
+def count_flops(entry: Entry) -> int:
+    """Floating-point operations of one example's forward pass, as torch counts them."""
+    model, example = entry.make(), entry.example()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(*example)  # in train mode, since torch counts nothing in the fast path of its transformer layers
+    return counter.get_total_flops() // len(example[0])

@@ -1,4 +1,4 @@
-"""Other ways to grow, each a `Method` for `firefly.grow` or a function beside it; they share trace, commit and reports."""
+"""Other ways to grow, each a `Method` for `firefly.grow` or a function around it; they share all the rest."""
 
 from firefly.baselines.random import random_growth, random_search
 from firefly.baselines.splitting import splitting

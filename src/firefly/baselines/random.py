@@ -27,9 +27,7 @@ from firefly.widths import Anatomy
 
 def random_growth() -> Method:
     """Random candidates with random directions, as a method for `firefly.grow`; it looks at no data."""
-    return Method(
-        name="random", descend=draw_directions, score=predict_nothing, select=select_at_random, trust=False
-    )
+    return Method(name="random", descend=draw_directions, score=predict_nothing, select=select_at_random, trust=False)
 
 
 def random_search(
@@ -66,10 +64,15 @@ def random_search(
     if iter(batches) is batches:
         batches = list(islice(batches, max(iterations, evaluate_on)))
     held = list(islice(batches, evaluate_on))
-    shared: dict[str, Any] = dict(
-        example=example, neighborhood=neighborhood, budget=budget, widths=widths, anatomy=anatomy,
-        evaluate_on=evaluate_on, method=random_growth(),
-    )  # fmt: skip
+    shared: dict[str, Any] = {
+        "example": example,
+        "neighborhood": neighborhood,
+        "budget": budget,
+        "widths": widths,
+        "anatomy": anatomy,
+        "evaluate_on": evaluate_on,
+        "method": random_growth(),
+    }
     tune = tune or (lambda child: _tune(child, loss, batches, iterations, lr))
     judge = judge or (lambda child: _mean_loss(child, loss, held))
     values, best = [], None

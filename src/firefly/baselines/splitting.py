@@ -1,7 +1,7 @@
 """Splitting steepest descent (Wu, Wang & Liu 2019), the exact method that Firefly is compared with (Sec. 3).
 
 Splitting neuron i into θ_i ± u, each with half of the outgoing weight, changes the loss by ½ uᵀS_i u + O(u⁴). The best
-direction is the eigenvector of S_i with the lowest eigenvalue λ_i; the neurons with the lowest λ_i < 0 split, by a fixed
+direction is the eigenvector of S_i with the lowest eigenvalue λ_i; the neurons with the lowest λ_i < 0 split, by a set
 step. No S_i is ever formed: the loss is even in the displacement of every single pair, so its Hessian in all of them
 has the S_i on its diagonal and zeros elsewhere, and one Hessian-vector product at u = 0 multiplies every S_i of every
 width with its own vector. Lanczos does the rest, for all neurons at once.
@@ -110,7 +110,7 @@ def _differentiate_twice(value: Tensor, free: Vectors, vectors: Vectors) -> list
     terms = [term for term in terms if term.requires_grad]
     if not terms:
         return [torch.zeros_like(vector) for vector in free.values()]
-    found = torch.autograd.grad(sum(terms), list(free.values()), allow_unused=True)
+    found = torch.autograd.grad(torch.stack(terms).sum(), list(free.values()), allow_unused=True)
     return [torch.zeros_like(v) if hessian is None else hessian for v, hessian in zip(free.values(), found)]
 
 
@@ -132,7 +132,7 @@ def find_lowest(
         diagonal.append(dot(over, vector, rest))
         for known in basis * 2:
             rest = _subtract(rest, times(over, dot(over, known, rest), known))
-        seen = {name: sum(part[name].abs() for part in diagonal + beside) for name in over.epsilon}
+        seen = {name: torch.stack([part[name].abs() for part in diagonal + beside]).amax(0) for name in over.epsilon}
         vector, length = _normalise(over, rest, seen)
         beside.append(length)
         report(k + 1, iterations)

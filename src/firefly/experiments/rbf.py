@@ -1,4 +1,4 @@
-"""The networks of the toy experiment (Sec. 3 and App. B.1): f(x) = Σ w_i exp(-(θ_i1 x + θ_i2)²/2) with x in one dimension.
+"""The networks of the toy experiment (Sec. 3, App. B.1): f(x) = Σ w_i exp(-(θ_i1 x + θ_i2)²/2), x in one dimension.
 
 `RBF` is an ordinary module, which `firefly.grow` grows. `train` trains many of them at once: their parameters are
 stacked, the gradients written out, and every step is one full batch of Adam for all.
