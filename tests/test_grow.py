@@ -79,13 +79,11 @@ def test_folded_pairs_compute_the_same(entry: Entry) -> None:
 @every_growing
 def test_grown_network_is_the_overgrown_one_with_the_rest_off(entry: Entry) -> None:
     entry, anatomy = in_double(entry), trace_entry(entry.name)
-    model, example = entry.make().eval(), entry.example()
-    for seed, width in enumerate(anatomy.growable()[:3]):
-        options = {"widths": [width.name], "example": example, "seed": seed}
-        blind = grow_blindly(model, entry.loss, entry.batches()[:1], anatomy=anatomy, **options)
-        assert_grown_is_overgrown(model, blind, example, 1e-12)
-        assert blind.growth is not None
-        anatomy = anatomy.resized({name: after for name, (_, after) in blind.growth.widths.items()})
+    options = {"example": entry.example(), "anatomy": anatomy}
+    for seed, widths in enumerate((None, [anatomy.growable()[0].name], [anatomy.growable()[-1].name])):
+        model = entry.make().eval()
+        blind = grow_blindly(model, entry.loss, entry.batches()[:1], seed=seed, widths=widths, **options)
+        assert_grown_is_overgrown(model, blind, entry.example(), 1e-12)
 
 
 # ---- gains -----------------------------------------------------------------------------------------------------------------
@@ -102,9 +100,9 @@ def test_gains_add_up_to_what_the_overgrown_network_gains(name: str) -> None:
             delta.copy_(torch.randn(delta.shape, generator=torch.Generator().manual_seed(k)))
     zero = {width: torch.zeros_like(epsilon) for width, epsilon in over.epsilon.items()}
     decrease = mean_loss(over, entry.loss, batches, zero) - mean_loss(over, entry.loss, batches)
-    for points, tolerance in ((3, 0.1), (24, 0.002)):
-        gains = integrate(over, entry.loss, batches, points=points)
-        assert sum(gain.sum().item() for gain in gains.values()) == pytest.approx(decrease, rel=tolerance, abs=1e-5)
+    for points, tolerance in ((3, 0.05), (24, 0.001)):
+        gains = torch.cat(list(integrate(over, entry.loss, batches, points=points).values()))
+        assert abs(gains.sum().item() - decrease) < tolerance * gains.abs().sum().item()
 
 
 def test_joint_and_single_path_agree_in_ranking() -> None:

@@ -25,7 +25,7 @@ class Split:
     epsilon: how far, as a share of the neuron's own size.
     """
 
-    epsilon: float = 0.1
+    epsilon: float = 0.3
 
     def __post_init__(self) -> None:
         _check_radius("Split", self.epsilon)
@@ -40,7 +40,7 @@ class New:
     """
 
     count: int = 50
-    epsilon: float = 0.1
+    epsilon: float = 0.3
     scale: float | None = None
 
     def __post_init__(self) -> None:

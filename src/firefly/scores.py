@@ -9,6 +9,7 @@ On the joint path all ε move together, so that the gains add up to L(0) - L(ε�
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -54,25 +55,39 @@ def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
 
 
 def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
-    """Step one: let the candidates find their directions, inside the ball."""
+    """Step one: let the candidates find their directions, inside the ball.
+
+    Should the loss climb well above where it began, the step was too long: begin again with a third of it.
+    """
     free = list(over.delta.values())
+    start = [delta.detach().clone() for delta in free]
     optimizer = torch.optim.Adam(free, lr=steps.lr, betas=(0.9, 0.99), foreach=True)
+    lr, seen = steps.lr, []
     for step, batch in enumerate(islice(endless(batches), steps.count)):
-        optimizer.param_groups[0]["lr"] = steps.lr * (1 - step / steps.count)
+        optimizer.param_groups[0]["lr"] = lr * (1 - step / steps.count)
         with over.attached():
             value = scalar_loss(loss, over.model, batch)
             gradients = torch.autograd.grad(value, free, allow_unused=True)
-        if not torch.isfinite(value):
-            raise FireflyError(
-                f"the loss became {value.item()} in step {step + 1} of {steps.count} of step one: lower `lr` or the "
-                "epsilon of the neighborhood, or check the batches"
-            )
         for delta, gradient in zip(free, gradients):
             delta.grad = gradient
         optimizer.step()
-        if step % 4 == 3 or step + 1 == steps.count:
+        seen.append(value.detach())
+        last = step + 1 == steps.count
+        if step % 5 == 4 or last:
             over.project()
+            if _climbs(seen):
+                lr, seen = lr / 3, seen[:1]
+                optimizer.state.clear()
+                with torch.no_grad():
+                    for delta, begin in zip(free, start):
+                        delta.copy_(begin)
         steps.report(step + 1, steps.count)
+
+
+def _climbs(losses: list[Tensor]) -> bool:
+    """Whether the last losses are far above the first, which is that of f_t up to the small random splits."""
+    first, last = losses[0].item(), torch.stack(losses[-5:]).mean().item()
+    return not math.isfinite(last) or last > 1.25 * first + 0.1
 
 
 @torch.no_grad()

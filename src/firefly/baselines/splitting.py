@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from firefly.budget import select
@@ -94,7 +95,8 @@ def multiply(over: OverGrown, loss: Loss, batches: list[Any], vectors: Vectors, 
     over.delta = {**{name: torch.zeros_like(delta) for name, delta in own.items()}, **free}
     try:
         for batch in batches:
-            with over.attached(unit), Softened(sharpness):
+            # the fused attentions cannot be differentiated twice
+            with over.attached(unit), Softened(sharpness), sdpa_kernel(SDPBackend.MATH):
                 value = scalar_loss(loss, over.model, batch)
                 for name, found in zip(product, _differentiate_twice(value, free, vectors)):
                     product[name] += found / len(batches)
@@ -184,7 +186,7 @@ def times(over: OverGrown, factors: PerNeuron, vectors: Vectors) -> Vectors:
 
     def of(width: str, runs: Any) -> Tensor:
         size = next(run.size for run in runs if run.width == width)
-        return factors[width] if width in factors else torch.zeros(size)
+        return factors[width] if width in factors else torch.zeros(size, device=vectors[name].device)
 
     out = {}
     for name, vector in vectors.items():

@@ -1,0 +1,398 @@
+"""A growth is deterministic, touches nothing it should not, and one that fails leaves everything as it was."""
+
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import firefly
+from laws import (
+    SMALL,
+    assert_grown_is_overgrown,
+    assert_optimizer_fits,
+    assert_untouched,
+    equal_trees,
+    grow_blindly,
+    in_double,
+    make_trained,
+    snapshot,
+    trace_entry,
+    train,
+)
+from zoo import ZOO, Entry
+
+MODELS = ["mlp_dropout", "vgg", "gpt", "instance_norm"]
+
+
+def grow(model: nn.Module, entry: Entry, loss: Any = None, **options: Any) -> firefly.Growth:
+    options = {"example": entry.example(), "neighborhood": SMALL, "steps": 5} | options
+    options.setdefault("anatomy", trace_entry(entry.name))
+    return firefly.grow(model, loss or entry.loss, options.pop("batches", entry.batches()), **options)
+
+
+def make_ready(name: str) -> tuple[Entry, nn.Module, torch.optim.Optimizer]:
+    """A model amid its training: with gradients, a state, mixed modes and a random state of its own."""
+    entry = ZOO[name]
+    model, optimizer = make_trained(entry, steps=3)
+    optimizer.zero_grad()
+    entry.loss(model, entry.batches()[0]).backward()
+    list(model.modules())[-1].eval()
+    trace_entry(name)
+    torch.manual_seed(77)
+    return entry, model, optimizer
+
+
+# ---- determinism -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_seed_same_growth(name: str) -> None:
+    states, growths = [], []
+    for seed, noise in ((3, 0), (3, 1), (4, 0)):
+        entry, model, optimizer = make_ready(name)
+        torch.manual_seed(noise)
+        growths.append(grow(model, entry, optimizer=optimizer, seed=seed).to_dict() | {"seconds": None})
+        states.append({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    assert growths[0] == growths[1] and equal_trees(states[0], states[1])
+    assert growths[0] != growths[2]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_growth_leaves_modes_and_random_state_alone(name: str) -> None:
+    entry, model, optimizer = make_ready(name)
+    modes, random = [module.training for module in model.modules()], torch.get_rng_state()
+    untouched = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    growth = grow(model, entry, optimizer=optimizer)
+    assert growth.neurons > 0
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), random)
+    for path, parameter in model.named_parameters():
+        assert parameter.grad is None or torch.equal(parameter.grad, untouched[path]), path
+
+
+# ---- preview -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_preview_changes_nothing_and_predicts_the_growth(name: str) -> None:
+    entry, model, optimizer = make_ready(name)
+    grower = firefly.Firefly(model, entry.example(), neighborhood=SMALL, budget=firefly.Neurons(6), steps=5)
+    assert grower.anatomy.growable()  # traced here
+    torch.manual_seed(78)
+    before = snapshot(model, optimizer)
+    preview = grower.preview(entry.loss, entry.batches())
+    assert_untouched(before, snapshot(model, optimizer))
+    assert grower.history == []
+    growth = grower.grow(entry.loss, entry.batches(), optimizer)
+    assert preview.added == growth.added and preview.widths == growth.widths
+    assert preview.loss_after == growth.loss_after and preview.gains == growth.gains
+    assert [w.size for w in firefly.trace(model, entry.example())] != [w.size for w in trace_entry(name)]
+
+
+# ---- failures ------------------------------------------------------------------------------------------------------------------
+
+
+class Stop(BaseException):
+    """Something that no `except Exception` catches."""
+
+
+def counted(entry: Entry, act: Callable[[int, Tensor], Tensor]) -> tuple[Callable[..., Tensor], list[int]]:
+    """The entry's loss with `act(call, loss)` behind it, and the number of calls."""
+    calls = [0]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value = entry.loss(model, batch)
+        calls[0] += 1
+        return act(calls[0], value)
+
+    return loss, calls
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, Stop])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_error_at_any_call_of_the_loss_leaves_everything_as_it_was(name: str, error: type[BaseException]) -> None:
+    entry, model, optimizer = make_ready(name)
+    batches = entry.batches()[:2]
+    loss, calls = counted(entry, lambda call, value: value)
+    grow(copy.deepcopy(model), entry, loss, batches=batches)
+    total = calls[0]
+    before = snapshot(model, optimizer)
+    places = sorted({1, 2, 3, 5, total // 3, total // 2, 2 * total // 3, total - 2, total - 1, total})
+
+    def fail_at(place: int) -> Callable[[int, Tensor], Tensor]:
+        def act(call: int, value: Tensor) -> Tensor:
+            if call == place:
+                raise error("as planned")
+            return value
+
+        return act
+
+    for place in places:
+        loss, calls = counted(entry, fail_at(place))
+        with pytest.raises(error):
+            grow(model, entry, loss, batches=batches, optimizer=optimizer)
+        assert calls[0] == place
+        assert_untouched(before, snapshot(model, optimizer))
+    assert grow(model, entry, batches=batches, optimizer=optimizer).neurons > 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_an_error_or_chooses_nothing(value: float) -> None:
+    entry, model, optimizer = make_ready("vgg")
+    batches = entry.batches()[:2]
+    loss, calls = counted(entry, lambda call, loss: loss)
+    grow(copy.deepcopy(model), entry, loss, batches=batches)
+    before = snapshot(model, optimizer)
+    for place in (1, 5, calls[0] // 2):
+        loss, _ = counted(entry, lambda call, loss, place=place: loss * value if call >= place else loss)
+        try:
+            growth = grow(model, entry, loss, batches=batches, optimizer=optimizer)
+        except firefly.FireflyError as problem:
+            assert str(value) in str(problem)
+        else:
+            assert growth.neurons == 0 and growth.notes
+        assert_untouched(before, snapshot(model, optimizer))
+
+
+class Breaking(defaultdict[Any, Any]):
+    """An optimiser's state in which the n-th write from now on fails."""
+
+    left = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("place", [1, 2, 4])
+@pytest.mark.parametrize("name", ["vgg", "gpt"])
+def test_an_error_inside_the_commit_leaves_everything_as_it_was(name: str, place: int) -> None:
+    entry, model, optimizer = make_ready(name)
+    optimizer.state = Breaking(dict, optimizer.state)
+    before = snapshot(model, optimizer)
+    optimizer.state.left = place
+    with pytest.raises(Stop):
+        grow(model, entry, optimizer=optimizer)
+    assert_untouched(before, snapshot(model, optimizer))
+    assert grow(model, entry, optimizer=optimizer).neurons > 0
+
+
+def test_an_attribute_that_cannot_be_set_stops_the_commit_and_all_is_restored() -> None:
+    """The head's in_features is among the last attributes to be set, when most of the model has grown."""
+    entry, model, optimizer = make_ready("vgg")
+
+    class Stubborn(nn.Linear):
+        sets = -1
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "in_features":
+                Stubborn.sets -= 1
+                if Stubborn.sets == 0:
+                    raise Stop
+            super().__setattr__(name, value)
+
+    model.get_submodule("head").__class__ = Stubborn
+    twin = copy.deepcopy(model)
+    Stubborn.sets = 0
+    assert grow(twin, entry, widths=["features.7"]).neurons > 0
+    before, last = snapshot(model, optimizer), -Stubborn.sets
+    Stubborn.sets = last
+    with pytest.raises(Stop):
+        grow(model, entry, optimizer=optimizer, widths=["features.7"])
+    assert_untouched(before, snapshot(model, optimizer))
+
+
+# ---- errors for people -----------------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "vector loss": ({"loss": lambda model, batch: model(*batch[0])}, r"scalar tensor.*shape \(16, 4\)"),
+    "float loss": ({"loss": lambda model, batch: 0.5}, "scalar tensor.*float"),
+    "no loss": ({"loss": 3}, "function.*int"),
+    "nan loss": ({"loss": lambda model, batch: model(*batch[0]).sum() * float("nan")}, "nan.*finite"),
+    "no batches": ({"batches": []}, "no batches"),
+    "an empty generator": ({"batches": iter(())}, "no batches"),
+    "batches of the wrong kind": ({"batches": 7}, "iterable.*int"),
+    "unknown width": ({"widths": ["fc7"]}, "no width 'fc7'.*0, 2, 4"),
+    "pinned width": ({"widths": ["4"]}, "'4' cannot grow.*output"),
+    "no width left": ({"widths": lambda width: False}, "nothing can grow"),
+    "empty neighborhood": ({"neighborhood": []}, "neighborhood needs"),
+    "two of a kind": ({"neighborhood": [firefly.New(2), firefly.New(3)]}, "neighborhood needs"),
+    "a kind of its own": ({"neighborhood": ["split"]}, "'split'.*firefly.Split"),
+    "no budget": ({"budget": 12}, "budget=12.*firefly.Neurons"),
+    "no steps": ({"steps": 0}, "steps=0"),
+    "no rate": ({"lr": 0.0}, r"lr=0\.0"),
+    "rank": ({"rank": "random"}, "rank='random'.*'decrease' or 'magnitude'"),
+    "path": ({"path": "long"}, "path='long'.*'joint' or 'single'"),
+    "no optimizer": ({"optimizer": "adam"}, "optimizer.*str"),
+    "another optimizer": ({"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters())}, "none of this model's"),
+}
+
+
+@pytest.mark.parametrize("what", list(WRONG))
+def test_errors_name_the_thing_and_leave_the_model(what: str) -> None:
+    entry, model, optimizer = make_ready("mlp")
+    options, words = WRONG[what]
+    before = snapshot(model, optimizer)
+    with pytest.raises(firefly.FireflyError, match=words):
+        grow(model, entry, **{"optimizer": optimizer, **options})
+    assert_untouched(before, snapshot(model, optimizer))
+
+
+def test_more_errors() -> None:
+    shuffle = ZOO["channel_shuffle"]
+    with pytest.raises(firefly.FireflyError, match=r"nothing can grow.*stem"):
+        grow(shuffle.make(), shuffle)
+    for make in (lambda: firefly.Split(0), lambda: firefly.New(3, epsilon=float("nan")), lambda: firefly.New(4, 0.1, 0)):
+        with pytest.raises(firefly.FireflyError, match=r"Split\(|New\("):
+            make()
+    for count in (0, -1, 2.5):
+        with pytest.raises(firefly.FireflyError, match="whole number"):
+            firefly.New(count)  # type: ignore[arg-type]
+    with pytest.raises(firefly.FireflyError, match="neighborhood"):
+        firefly.Firefly(ZOO["mlp"].make(), ZOO["mlp"].example(), neighborhood=[])
+    with pytest.raises(firefly.FireflyError, match=r"nn\.Module"):
+        firefly.Firefly("mlp", ZOO["mlp"].example())  # type: ignore[arg-type]
+
+
+# ---- batches -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_of_every_kind_give_the_same_growth() -> None:
+    entry = ZOO["mlp"]
+
+    def generate() -> Iterator[Any]:
+        yield from entry.batches()
+
+    class Loader:
+        def __iter__(self) -> Iterator[Any]:
+            return generate()
+
+    kinds = [entry.batches(), tuple(entry.batches()), generate(), iter(entry.batches()), Loader()]
+    growths = [grow(entry.make(), entry, batches=batches, steps=9).to_dict() | {"seconds": 0} for batches in kinds]
+    assert all(growth == growths[0] for growth in growths)
+
+
+def test_data_loader_is_shuffled_by_the_seed_alone() -> None:
+    entry = ZOO["mlp"]
+    inputs = torch.cat([batch[0][0] for batch in entry.batches()])
+    labels = torch.cat([batch[1] for batch in entry.batches()])
+    data = torch.utils.data.TensorDataset(inputs, labels)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    found = []
+    for noise in (1, 2):
+        model = entry.make()
+        torch.manual_seed(noise)
+        random = torch.get_rng_state()
+        loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+        found.append(grow(model, entry, loss, batches=loader, evaluate_on=4).to_dict() | {"seconds": 0})
+        assert torch.equal(torch.get_rng_state(), random)
+    assert found[0] == found[1]
+
+
+def test_an_endless_generator_is_read_for_as_many_steps_as_there_are() -> None:
+    entry, read = ZOO["mlp"], [0]
+
+    def generate() -> Iterator[Any]:
+        while True:
+            read[0] += 1
+            yield entry.batches()[read[0] % 4]
+
+    assert grow(entry.make(), entry, batches=generate(), steps=6).neurons > 0
+    assert read[0] <= 8
+
+
+# ---- schedules and history ---------------------------------------------------------------------------------------------------------
+
+
+def due(schedule: Any, metrics: list[float | None]) -> list[int]:
+    return [epoch for epoch, metric in enumerate(metrics) if schedule.due(epoch, metric)]
+
+
+def test_schedules() -> None:
+    nothing: list[float | None] = [None] * 30
+    assert due(firefly.Every(10), nothing) == [9, 19, 29]
+    assert due(firefly.Every(10, times=2), nothing) == [9, 19]
+    assert due(firefly.Milestones(3, 4, 20), nothing) == due(firefly.Milestones([3, 4, 20]), nothing) == [3, 4, 20]
+    losses = [3.0, 2.0, 2.1, 2.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5]
+    assert due(firefly.Plateau(patience=2), losses) == [3, 6, 10]
+    assert due(firefly.Plateau(patience=2, mode="max"), [-loss for loss in losses]) == [3, 6, 10]
+    for wrong in (lambda: firefly.Every(0), lambda: firefly.Milestones(), lambda: firefly.Plateau(patience=0)):
+        with pytest.raises(firefly.FireflyError, match=r"Every|Milestones|Plateau"):
+            wrong()
+    with pytest.raises(firefly.FireflyError, match="metric"):
+        firefly.Plateau().due(3)
+
+
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_a_plateau_goes_on_from_its_state(cut: int) -> None:
+    losses = [3.0, 2.0, 2.1, 2.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5]
+    whole, first, second = (firefly.Plateau(patience=2) for _ in range(3))
+    expected = [whole.due(epoch, loss) for epoch, loss in enumerate(losses)]
+    found = [first.due(epoch, loss) for epoch, loss in enumerate(losses[:cut])]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    found += [second.due(cut + epoch, loss) for epoch, loss in enumerate(losses[cut:])]
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_a_model_grows_again_and_again(name: str) -> None:
+    entry = ZOO[name]
+    model, optimizer = make_trained(entry, steps=4)
+    options = {"neighborhood": SMALL, "budget": firefly.Neurons(fraction=0.2), "steps": 10}
+    grower = firefly.Firefly(model, entry.example(), schedule=firefly.Milestones(0, 1, 2), **options)
+    sizes = [sum(width.size for width in grower.anatomy.growable())]
+    for epoch in range(3):
+        assert grower.due(epoch)
+        growth = grower.grow(entry.loss, entry.batches(), optimizer)
+        assert growth.loss_after <= 1.01 * growth.loss_before
+        assert_optimizer_fits(model, optimizer)
+        fresh = firefly.trace(model, entry.example())
+        assert grower.anatomy == fresh
+        sizes.append(sum(width.size for width in fresh.growable()))
+        train(model, entry, optimizer, 2)
+    assert sizes == sorted(set(sizes)) and sizes[1] - sizes[0] == int(0.2 * sizes[0])
+    assert [step["parameters"][1] for step in grower.history[:2]] == [s["parameters"][0] for s in grower.history[1:]]
+    assert json.loads(json.dumps(grower.history)) == grower.history
+
+    model = copy.deepcopy(model).double().eval()
+    double = in_double(entry)
+    blind = grow_blindly(model, double.loss, double.batches()[:1], example=double.example())
+    assert_grown_is_overgrown(model, blind, double.example(), 1e-12)
+
+
+def test_a_grower_goes_on_from_its_state() -> None:
+    entry = ZOO["mlp"]
+    grown = []
+    for restart in (False, True):
+        model = entry.make()
+        grower = firefly.Firefly(model, entry.example(), neighborhood=SMALL, schedule=firefly.Plateau(1), steps=5)
+        grower.due(0, 1.0)
+        grower.grow(entry.loss, entry.batches())
+        if restart:
+            state = json.loads(json.dumps(grower.state_dict()))
+            grower = firefly.Firefly(model, entry.example(), neighborhood=SMALL, schedule=firefly.Plateau(1), steps=5)
+            grower.load_state_dict(state)
+        assert grower.due(1, 1.0)
+        grower.grow(entry.loss, entry.batches())
+        assert len(grower.history) == 2
+        grown.append(model.state_dict())
+    assert equal_trees(*grown)
+
+
+def test_an_anatomy_that_no_longer_fits_is_traced_again() -> None:
+    entry = ZOO["mlp"]
+    model = entry.make()
+    grower = firefly.Firefly(model, entry.example(), steps=2)
+    assert grower.anatomy["0"].size == 16
+    model[0], model[2] = nn.Linear(8, 20), nn.Linear(20, 12)
+    assert grower.anatomy["0"].size == 20
