@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from firefly import checkpoint
+from firefly import archive, checkpoint
 from firefly.checkpoint import load, save
 from firefly.errors import FireflyError
 
@@ -501,7 +501,7 @@ def test_other_json_is_refused(run, text):
 
 
 def test_a_newer_schema_asks_for_an_upgrade(run, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SCHEMA", 2)
+    monkeypatch.setattr(archive, "SCHEMA", 2)
     save(run, Mlp())
     monkeypatch.undo()
     refuses(run, r"newer Firefly \(schema 2\), this one reads 1: upgrade")
@@ -564,7 +564,7 @@ def test_saving_again_replaces_and_leaves_other_files_alone(run):
 
 @pytest.mark.parametrize("stage", ["tensors", "half the tensors", "json", "half the json", "replace", "remove"])
 def test_a_save_that_fails_leaves_a_whole_checkpoint(run, monkeypatch, stage):
-    before, write = files(run), checkpoint.write
+    before, write = files(run), archive.write
 
     def fail(*_, **__):
         raise OSError("no space left")
@@ -582,7 +582,7 @@ def test_a_save_that_fails_leaves_a_whole_checkpoint(run, monkeypatch, stage):
         elif stage == "remove":
             patch.setattr(Path, "unlink", fail)
         else:
-            patch.setattr(checkpoint, "write", write_some)
+            patch.setattr(archive, "write", write_some)
         with pytest.raises(OSError, match="no space left"):
             save(run, Mlp(hidden=7))
     assert load(run, Mlp()).hidden == (7 if stage == "remove" else 9)

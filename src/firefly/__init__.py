@@ -3,15 +3,16 @@
 >>> growth = firefly.grow(model, loss, batches, example=x, budget=firefly.Neurons(fraction=0.3), optimizer=optimizer)
 """
 
+from firefly.anatomy import Anatomy, Width
 from firefly.budget import Flops, Neurons, Parameters
 from firefly.candidates import New, Split
 from firefly.checkpoint import load, save
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
-from firefly.flow import register
 from firefly.growth import Growth
+from firefly.register import register
 from firefly.schedule import Every, Milestones, Plateau
-from firefly.widths import Anatomy, Width, trace
+from firefly.widths import trace
 
 __version__ = "0.1.0"
 

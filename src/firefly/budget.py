@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from firefly.anatomy import Anatomy, Runs, length
 from firefly.errors import FireflyError
 from firefly.tensors import Run
-from firefly.widths import Anatomy, Runs, length
 
 Sizes = Mapping[str, int]
 

@@ -10,30 +10,24 @@
 from __future__ import annotations
 
 import math
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
+from firefly.anatomy import Anatomy, length
 from firefly.budget import Budget, Chosen, Neurons, select
 from firefly.candidates import Kind, New, Split, read_neighborhood
+from firefly.checks import Clock, Widths, check_options, hold_batches, pick_widths, progress_line, undisturbed
 from firefly.commit import check_optimizer, commit, evaluate, plan_commit
-from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.overgrown import Epsilon, OverGrown
 from firefly.schedule import Every, Schedule
-from firefly.scores import Gains, Loss, Steps, descend, integrate, mean_loss, scalar_loss, scaled
-from firefly.swap import swapped, switched
-from firefly.widths import Anatomy, as_arguments, check_model, trace
-
-Widths = Iterable[str] | Callable[[Any], bool] | None
+from firefly.scores import Gains, Loss, Steps, descend, integrate, scaled
+from firefly.trust import loss_of, output_change, overgrow, settle, shorten
+from firefly.widths import check_model, trace
 
 
 @dataclass(frozen=True)
@@ -96,33 +90,33 @@ def grow(
     """
     check_model(model)
     split, new = read_neighborhood(neighborhood)
-    _check(loss, steps=steps, lr=lr, evaluate_on=evaluate_on, rank=rank, path=path, budget=budget)
+    check_options(loss, steps=steps, lr=lr, evaluate_on=evaluate_on, rank=rank, path=path, budget=budget)
     if optimizer is not None:
         check_optimizer(optimizer, model)
     clock = Clock()
-    with _undisturbed(model, seed):
+    with undisturbed(model, seed):
         anatomy = trace(model, example) if anatomy is None else anatomy
-        names = _pick_widths(anatomy, widths)
-        batches, held = _hold(batches, steps, evaluate_on)
+        names = pick_widths(anatomy, widths)
+        batches, held = hold_batches(batches, steps, evaluate_on)
         clock("trace")
-        before = _loss_of(model, loss, held, seed)
-        over = _overgrow(model, anatomy, names, split, new, seed, example)
+        before = loss_of(model, loss, held, seed)
+        over = overgrow(model, anatomy, names, split, new, seed, example)
         over.measure_births(loss, held)
         with progress_line("step one", progress) as report:
             method.descend(over, loss, batches, Steps(steps, lr, report))
         if model.training:
             over.measure_births(loss, held)
-        overgrown, factor = _trust(over, loss, held, before, seed, method.trust)
+        overgrown, factor = shorten(over, loss, held, before, seed, method.trust)
         clock("descend")
         gains = method.score(over, loss, held, path)
         clock("integrate")
         chosen, epsilon = _choose(over, gains, budget, rank, method.select)
         plans, sizes = plan_commit(over, chosen)
-        tensors, after, shorter = _settle(
+        tensors, after, shorter = settle(
             over, plans, sizes, epsilon, loss, held, before if method.trust else math.inf, seed
         )
-        change = _output_change(model, example, tensors, anatomy.mirrored(sizes))
-        growth = _describe(anatomy, over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
+        change = output_change(model, example, tensors, anatomy.mirrored(sizes))
+        growth = describe(anatomy, over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
         if not preview:
             others = [_unwrap(other) for other in also]
             extra = [evaluate(over, plans, scaled(epsilon, shorter), other) for other in others]
@@ -213,143 +207,6 @@ class Firefly:
         self._anatomy = None
 
 
-# ---- the parts of grow -----------------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Seconds per stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.last = time.perf_counter()
-
-    def __call__(self, stage: str) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        self.seconds[stage] = now - self.last
-        self.last = now
-
-
-def _check(loss: Any, **given: Any) -> None:
-    if not callable(loss):
-        raise FireflyError(f"loss must be a function loss(model, batch) -> scalar tensor, not {type(loss).__name__}")
-    for name in ("steps", "evaluate_on"):
-        if not isinstance(given[name], int) or given[name] < 1:
-            raise FireflyError(f"{name}={given[name]!r}: must be a whole number of at least 1")
-    if not given["lr"] > 0:
-        raise FireflyError(f"lr={given['lr']!r}: must be above 0")
-    for name, allowed in (("rank", ("decrease", "magnitude")), ("path", ("joint", "single"))):
-        if given[name] not in allowed:
-            raise FireflyError(f"{name}={given[name]!r}: must be {' or '.join(map(repr, allowed))}")
-    if not isinstance(given["budget"], Budget):
-        raise FireflyError(f"budget={given['budget']!r}: must be firefly.Neurons, Parameters or Flops, joined with &")
-
-
-@contextmanager
-def _undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
-    """A growth leaves the random state, the modes and the gradients as they were; dropout is off inside."""
-    gradients = [(p, p.grad) for p in model.parameters()]
-    dropout = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        stack.enter_context(switched(dropout, False))
-        stack.enter_context(torch.enable_grad())
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-
-
-def _pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
-    if widths is None:
-        names = [width.name for width in anatomy.growable()]
-    elif callable(widths):
-        names = [width.name for width in anatomy.growable() if widths(width)]
-    else:
-        names = [widths] if isinstance(widths, str) else list(widths)
-        for name in names:
-            if anatomy[name].pinned:
-                raise FireflyError(f"width {name!r} cannot grow: {anatomy[name].pinned}")
-    if not names:
-        reasons = "; ".join(f"{w.name}: {w.pinned}" for w in list(anatomy)[:5] if w.pinned)
-        raise FireflyError(f"nothing can grow: the widths are all pinned or filtered out ({reasons or 'none found'})")
-    return names
-
-
-def _hold(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterable[Any], list[Any]]:
-    """The batches for step one, and the first few in memory for scores and losses."""
-    if not isinstance(batches, Iterable):
-        raise FireflyError(f"batches must be an iterable of batches, not {type(batches).__name__}")
-    if iter(batches) is batches:
-        batches = list(islice(batches, steps))
-    held = list(islice(batches, count))
-    if not held:
-        raise FireflyError("there are no batches: pass at least one, as loss(model, batch) takes it")
-    return batches, held
-
-
-@torch.no_grad()
-def _loss_of(
-    model: nn.Module,
-    loss: Loss,
-    held: list[Any],
-    seed: int,
-    tensors: Mapping[str, Tensor] | None = None,
-    sizes: Any = (),
-) -> float:
-    """The mean loss, of the model as it is or with grown tensors in it; buffers are written to copies."""
-    torch.manual_seed(seed)
-    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
-        values = [scalar_loss(loss, model, batch).detach().double() for batch in held]
-    value = torch.stack(values).mean().item()
-    if tensors is None and not torch.isfinite(torch.tensor(value)):
-        raise FireflyError(f"the loss on the first {len(held)} batches is {value}: growth needs a finite one")
-    return value
-
-
-def _overgrow(
-    model: nn.Module, anatomy: Anatomy, names: list[str], split: Split | None, new: New | None, seed: int, example: Any
-) -> OverGrown:
-    """The over-grown network; pairs are folded in front of their readers where the model lets them."""
-    for fold in (True, False):
-        generator = torch.Generator().manual_seed(seed)
-        over = OverGrown(model, anatomy, names, split, new, generator, fold=fold)
-        if not fold or split is None or _runs(over, example):
-            return over
-    raise AssertionError("unreachable")
-
-
-@torch.no_grad()
-def _runs(over: OverGrown, example: Any) -> bool:
-    args, kwargs = as_arguments(example)
-    try:
-        with over.attached(), switched(over.model.modules(), False):
-            over.model(*args, **kwargs)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _trust(
-    over: OverGrown, loss: Loss, held: list[Any], before: float, seed: int, shorten: bool
-) -> tuple[float, float]:
-    """L(ε̃); while it is not below L(0), take half of the step."""
-    factor = 1.0
-    for _ in range(12):
-        torch.manual_seed(seed)
-        value = mean_loss(over, loss, held)
-        if value < before or not shorten:
-            break
-        factor /= 2
-        over.epsilon = scaled(over.epsilon, 0.5)
-    return value, factor
-
-
 def _choose(
     over: OverGrown, gains: Gains, budget: Budget, rank: str, select: Callable[..., Chosen]
 ) -> tuple[Chosen, Epsilon]:
@@ -361,42 +218,7 @@ def _choose(
     return chosen, {name: epsilon * torch.where(gains[name] < 0, -1.0, 1.0) for name, epsilon in over.epsilon.items()}
 
 
-def _settle(
-    over: OverGrown,
-    plans: Any,
-    sizes: Mapping[str, int],
-    epsilon: Epsilon,
-    loss: Loss,
-    held: list[Any],
-    before: float,
-    seed: int,
-) -> tuple[dict[str, Tensor], float, float]:
-    """The grown tensors; while the grown network is worse than the present one, take half of the step."""
-    sized = over.anatomy.mirrored(sizes)
-    factor = 1.0
-    for _ in range(12):
-        tensors = evaluate(over, plans, scaled(epsilon, factor))
-        after = _loss_of(over.model, loss, held, seed, tensors, sized)
-        if after <= before:
-            break
-        factor /= 2
-    return tensors, after, factor
-
-
-@torch.no_grad()
-def _output_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
-    args, kwargs = as_arguments(example)
-    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    with switched(model.modules(), False):
-        with swapped(model, copies):
-            before = tree_leaves(model(*args, **kwargs))
-        with swapped(model, {**copies, **tensors}, sizes):
-            after = tree_leaves(model(*args, **kwargs))
-    pairs = [(a, b) for a, b in zip(before, after) if isinstance(a, Tensor) and a.is_floating_point() and a.numel()]
-    return max(((a - b).abs().max().item() for a, b in pairs), default=0.0)
-
-
-def _describe(
+def describe(
     anatomy: Anatomy,
     over: OverGrown,
     gains: Gains,
@@ -448,21 +270,6 @@ def _unwrap(other: nn.Module) -> nn.Module:
 
 def _fits(anatomy: Anatomy, model: nn.Module) -> bool:
     """Whether the anatomy still describes the model's shapes."""
-    from firefly.widths import length
-
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     own = (lay for lay in anatomy.layouts.values() if lay.parameter)
     return all(shapes.get(lay.name) == tuple(length(runs) for runs in lay.dims) for lay in own)
-
-
-@contextmanager
-def progress_line(what: str, show: bool) -> Iterator[Callable[[int, int], None]]:
-    """A one-line progress on stderr."""
-
-    def report(step: int, steps: int) -> None:
-        if show and (step % max(1, steps // 50) == 0 or step == steps):
-            print(f"\r{what} {step}/{steps}", end="", file=sys.stderr, flush=True)
-
-    yield report
-    if show:
-        print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)

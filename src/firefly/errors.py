@@ -3,3 +3,7 @@
 
 class FireflyError(Exception):
     """Something in the input that Firefly cannot work with; the message says what, where and what to do."""
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from firefly import axes
 from firefly.axes import Axis
 from firefly.errors import FireflyError
+from firefly.register import LAYERS
 from firefly.swap import find_tensor
 
 Source = frozenset[tuple[str, int]]  # (name of a parameter or buffer, one of its dimensions)
@@ -37,6 +38,10 @@ class Value:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(axes.length(axis) for axis in self.dims)
+
+    def like(self, dims: Iterable[Axis]) -> Value:
+        """Another tensor that is not made of parameters alone."""
+        return activation(dims)
 
 
 def activation(dims: Iterable[Axis]) -> Value:
@@ -99,8 +104,8 @@ class Flow:
     def role(self, name: str, dim: int) -> str:
         return min(self.roles.get((name, dim), {"follows"}))  # "makes" comes before "reads"
 
-    def mirror(self, attribute: str, axis: Axis) -> None:
-        path = self.path()
+    def mirror(self, attribute: str, axis: Axis, path: str | None = None) -> None:
+        path = self.path() if path is None else path
         value = getattr(self.model.get_submodule(path), attribute, None)
         if type(value) is int and value == axes.length(axis):
             self.mirrors.append(Mirror(path, attribute, axis))
@@ -200,7 +205,7 @@ class Flow:
             given = args[args.index(inner) + 1 :]
             names = inner.graph.find_nodes(op="placeholder")
             return self._run(inner, dict(zip(names, given)), rules)
-        name = node.target._schema.name if hasattr(node.target, "_schema") else str(node.target)  # type: ignore[union-attr]
+        name = node.target._schema.name if hasattr(node.target, "_schema") else str(node.target)
         return rules(name)(self, *args, **kwargs)
 
     def _registered(self, node: fx.Node) -> str | None:
@@ -233,74 +238,3 @@ class Flow:
     def _mark(self, value: Value | None, dim: int, role: str) -> None:
         for key in value.sources[dim] if value is not None else ():
             self.roles.setdefault(key, set()).add(role)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What the user said of a layer of their own (`firefly.register`)."""
-
-    makes: Mapping[str, int]
-    reads: Mapping[str, int]
-    follows: Mapping[str, int]
-    sizes: Mapping[str, str]
-    channel: int
-
-    def flow(self, flow: Flow, path: str, x: Value) -> Value:
-        def tensor(leaf: str) -> Value:
-            name = f"{path}.{leaf}".lstrip(".")
-            if name not in flow.tensors:
-                raise FireflyError(f"register: the layer {path!r} has no parameter {leaf!r} that its forward uses")
-            return flow.tensors[name]
-
-        given = x.dims[self.channel]
-        for leaf, dim in self.reads.items():
-            flow.reads(given, tensor(leaf), dim)
-        made = given if not self.makes else tensor(next(iter(self.makes))).dims[next(iter(self.makes.values()))]
-        for leaf, dim in self.makes.items():
-            value = tensor(leaf)
-            flow.same(made, value.dims[dim])
-            flow.makes(value, dim)
-            if len(value.dims) == 1:
-                flow.starts.setdefault(f"{path}.{leaf}".lstrip("."), "zero")
-        for leaf, dim in self.follows.items():
-            flow.follows(tensor(leaf), made, "mean", dim)
-        for attribute, side in self.sizes.items():
-            flow.mirrors.append(Mirror(path, attribute, made if side == "makes" else given))
-        shape = flow.outputs()
-        dims = [axes.fixed(n, f"it is a fixed dimension of {path}") for n in shape]
-        dims[self.channel] = made
-        return activation(dims)
-
-
-LAYERS: dict[type[nn.Module], Layer] = {}
-
-
-def register(
-    layer: type[nn.Module],
-    *,
-    makes: Mapping[str, int] | None = None,
-    reads: Mapping[str, int] | None = None,
-    follows: Mapping[str, int] | None = None,
-    sizes: Mapping[str, str] | None = None,
-    channel: int = -1,
-) -> None:
-    """Teach Firefly a layer of your own, where the operators inside it would pin its widths.
-
-    Args:
-        layer: the class; it takes one tensor and returns one tensor.
-        makes: parameter -> the dimension along which it makes the layer's output neurons.
-        reads: parameter -> the dimension along which it reads the input neurons, linearly.
-        follows: parameter or buffer -> the dimension with one entry per output neuron.
-        sizes: attribute -> "makes" or "reads", for whole-number attributes that mirror the two sizes.
-        channel: the dimension of the input and output tensors that holds the neurons.
-    """
-    if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
-        raise FireflyError(f"register: {layer!r} is not a class of nn.Module")
-    if not makes and not reads and not follows:
-        raise FireflyError(
-            f"register({layer.__name__}): say at least which parameters make, read or follow the neurons"
-        )
-    wrong = [side for side in (sizes or {}).values() if side not in ("makes", "reads")]
-    if wrong:
-        raise FireflyError(f"register({layer.__name__}): sizes must map to 'makes' or 'reads', not {wrong[0]!r}")
-    LAYERS[layer] = Layer(makes or {}, reads or {}, follows or {}, sizes or {}, channel)

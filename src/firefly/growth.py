@@ -42,7 +42,7 @@ class Growth:
         return {key: _plain(value) for key, value in asdict(self).items()}
 
     def __str__(self) -> str:
-        rows = [("width", "before", "split", "new", "after", "gain")]
+        rows: list[tuple[str, ...]] = [("width", "before", "split", "new", "after", "gain")]
         for name, kinds in self.added.items():
             before, after = self.widths[name]
             gain = sum(self.gains.get(name, {}).values())

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from firefly.anatomy import Anatomy
 from firefly.candidates import New, Split
+from firefly.folding import Folding
 from firefly.swap import find_tensor, swapped, switched
 from firefly.tensors import (
     Layout,
@@ -33,10 +33,10 @@ from firefly.tensors import (
     gather,
     make_plan,
     move,
+    new_in,
     per_entry,
     spread,
 )
-from firefly.widths import Anatomy
 
 Epsilon = dict[str, Tensor]
 
@@ -77,7 +77,7 @@ class OverGrown:
         self.scratch = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self._fill_scratch()
 
-    # ---- starting values -------------------------------------------------------------------------------------------
+    # ---- starting values ---------------------------------------------------------------------------------------------
 
     def _measure_scales(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Root mean square of each neuron's own rows, in compact numbering, and of each reader as a whole."""
@@ -192,7 +192,7 @@ class OverGrown:
             for run in layout.dims[read]
         ]
 
-    # ---- the constraints -----------------------------------------------------------------------------------------------
+    # ---- the constraints ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def project(self) -> None:
@@ -241,13 +241,13 @@ class OverGrown:
 
         return spread(runs, value, 1.0, like)
 
-    # ---- newborn statistics --------------------------------------------------------------------------------------------
+    # ---- newborn statistics ------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def measure_births(self, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
         """Give new neurons the running statistics that they have on these batches."""
         measured = {n for n, lay in self.layouts.items() if n in self.births and lay.start.endswith("of data")}
-        norms = [m for m in self.model.modules() if getattr(m, "track_running_stats", False)]
+        norms: list[Any] = [m for m in self.model.modules() if getattr(m, "track_running_stats", False)]
         if not measured or self.new is None:
             return
         momenta = [(norm, norm.momentum) for norm in norms]
@@ -298,53 +298,12 @@ def sum_neurons(runs: tuple[Run, ...], value: Tensor, dim: int, rosters: Rosters
     found: dict[str, Tensor] = {}
     offset = 0
     for run in runs:
-        size = run.size + (rosters[run.width].new if rosters and run.width in rosters else 0)
+        size = run.size + new_in(run, rosters)
         stretch = per_entry[offset : offset + size * run.block].view(size, run.block).sum(1)
         offset += size * run.block
         if run.width is not None:
             found[run.width] = found[run.width] + stretch if run.width in found else stretch
     return found
-
-
-_FOLDS: dict[Any, tuple[int, int, Callable[[Tensor, Tensor], int]]] = {
-    F.linear: (0, 1, lambda x, w: -1),
-    torch.addmm: (1, 2, lambda x, w: -1),
-    torch.matmul: (0, 1, lambda x, w: -1),
-    torch.Tensor.matmul: (0, 1, lambda x, w: -1),
-    torch.Tensor.__matmul__: (0, 1, lambda x, w: -1),
-    **{
-        f: (0, 1, lambda x, w: x.ndim - w.ndim + 1)
-        for f in (F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
-    },
-}
-
-
-class Folding(TorchFunctionMode):
-    """Sums the two copies of every split neuron in front of the weights that read them (their columns are W/2)."""
-
-    def __init__(self, folds: Mapping[int, list[tuple[int, int, int]] | None]) -> None:
-        super().__init__()
-        self.folds = {key: fold for key, fold in folds.items() if fold and any(pair for _, pair, _ in fold)}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        rule = _FOLDS.get(func)
-        if rule is not None and len(args) > rule[1] and id(args[rule[1]]) in self.folds:
-            x, weight = args[rule[0]], args[rule[1]]
-            summed = _fold(x, rule[2](x, weight), self.folds[id(weight)])
-            args = (*args[: rule[0]], summed, *args[rule[0] + 1 :])
-        return func(*args, **(kwargs or {}))
-
-
-def _fold(x: Tensor, dim: int, fold: list[tuple[int, int, int]] | None) -> Tensor:
-    pieces, offset = [], 0
-    for first, pair, new in fold or ():
-        own = x.narrow(dim, offset, first)
-        pieces.append(own + x.narrow(dim, offset + first, pair) if pair else own)
-        offset += first + pair
-        if new:
-            pieces.append(x.narrow(dim, offset, new))
-            offset += new
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
 
 def subset(over: OverGrown, split: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> dict[str, Roster]:

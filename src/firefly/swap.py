@@ -23,7 +23,7 @@ def places(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Place]:
     by_id = {id(find_tensor(model, name)): tensor for name, tensor in tensors.items()}
     stores = [store for module in model.modules() for store in (module._parameters, module._buffers)]
     return [
-        (store, key, tensor, by_id[id(tensor)])  # type: ignore[misc]
+        (store, key, tensor, by_id[id(tensor)])
         for store in stores
         for key, tensor in store.items()
         if id(tensor) in by_id

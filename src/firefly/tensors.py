@@ -143,12 +143,14 @@ def _stretches(runs: tuple[Run, ...], grown: list[Roster | None]) -> Places:
     return None if found == [(0, offset)] else tuple(found)
 
 
+def new_in(run: Run, rosters: Rosters | None) -> int:
+    """How many brand-new candidates the run's width has."""
+    return rosters[run.width].new if rosters and run.width is not None and run.width in rosters else 0
+
+
 def compact_shape(layout: Layout, rosters: Rosters) -> list[int]:
     """The tensor's shape with every candidate of its widths in it once."""
-    return [
-        sum((run.size + (rosters[run.width].new if run.width in rosters else 0)) * run.block for run in runs)
-        for runs in layout.dims
-    ]
+    return [sum((run.size + new_in(run, rosters)) * run.block for run in runs) for runs in layout.dims]
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,13 @@
 """`trace(model, example)`: which slices of a model's tensors grow together, or why a width is pinned.
 
 The model's exported graph says which axes are the same (`flow.py`, `rules.py`); this file names the widths, pins what
-no one may grow, and then proves every width on the example: with one neuron doubled and its readers halved the model
-must still run and compute the same. What fails there is pinned too, with the error as the reason.
+no one may grow, and has every width proved on the example (`prove.py`).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,109 +15,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from firefly import axes, rules
+from firefly.anatomy import Anatomy, Runs, Width
 from firefly.axes import Axis, Space
-from firefly.errors import FireflyError
+from firefly.errors import FireflyError, first_line
 from firefly.flow import Flow
+from firefly.prove import prove
 from firefly.swap import find_tensor, swapped, switched
-from firefly.tensors import Layout, Roster, Run, carry, chosen, make_plan
-
-Runs = tuple[Run, ...]
-
-
-@dataclass(frozen=True)
-class Width:
-    """Neurons that live in several tensors at once. `pinned` is None, or the reason why it cannot grow."""
-
-    name: str
-    size: int
-    makers: tuple[str, ...]
-    readers: tuple[str, ...]
-    followers: tuple[str, ...]
-    block: int = 1  # rows of its first maker that one neuron owns
-    pinned: str | None = None
-
-
-@dataclass(frozen=True)
-class Anatomy:
-    """All widths of a model, by name, and where their neurons lie."""
-
-    widths: Mapping[str, Width]
-    layouts: Mapping[str, Layout]
-    mirrors: tuple[tuple[str, str, Runs], ...]  # (module, attribute, the axis whose length it equals)
-    costs: tuple[tuple[Runs, ...], ...]  # multiply-adds of one example as products of axes
-    examples: int  # in the traced batch
-    other_parameters: int  # in tensors without a growable width
-
-    def __iter__(self) -> Iterator[Width]:
-        return iter(self.widths.values())
-
-    def __len__(self) -> int:
-        return len(self.widths)
-
-    def __getitem__(self, name: str) -> Width:
-        if name not in self.widths:
-            raise FireflyError(f"the model has no width {name!r}; it has {', '.join(self.widths) or 'none'}")
-        return self.widths[name]
-
-    def growable(self) -> list[Width]:
-        return [width for width in self if width.pinned is None]
-
-    def sizes(self) -> dict[str, int]:
-        return {width.name: width.size for width in self}
-
-    def parameters(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Parameters of the model, now or with widths of other sizes."""
-        own = (layout for layout in self.layouts.values() if layout.parameter)
-        return self.other_parameters + sum(math.prod(length(runs, sizes) for runs in one.dims) for one in own)
-
-    def flops(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Floating-point operations of one example's forward pass (two per multiply-add)."""
-        return 2 * sum(math.prod(length(runs, sizes) for runs in dims) for dims in self.costs) // self.examples
-
-    def resized(self, sizes: Mapping[str, int]) -> Anatomy:
-        """The same anatomy with widths of other sizes."""
-
-        def fit(runs: Runs) -> Runs:
-            return tuple(replace(run, size=sizes.get(run.width, run.size)) if run.width else run for run in runs)
-
-        return replace(
-            self,
-            widths={name: replace(width, size=sizes.get(name, width.size)) for name, width in self.widths.items()},
-            layouts={n: replace(lay, dims=tuple(map(fit, lay.dims))) for n, lay in self.layouts.items()},
-            mirrors=tuple((module, name, fit(runs)) for module, name, runs in self.mirrors),
-            costs=tuple(tuple(map(fit, dims)) for dims in self.costs),
-        )
-
-    def mirrored(self, sizes: Mapping[str, int]) -> list[tuple[str, str, int]]:
-        """(module, attribute, value) for every attribute that changes with these sizes."""
-        touched = ((m, a, runs) for m, a, runs in self.mirrors if any(run.width in sizes for run in runs))
-        return [(module, attribute, length(runs, sizes)) for module, attribute, runs in touched]
-
-    def __str__(self) -> str:
-        rows = [("width", "neurons", "made by", "read by", "")]
-        for width in self:
-            note = (
-                f"pinned: {width.pinned}" if width.pinned else (f"{width.block} rows each" if width.block > 1 else "")
-            )
-            rows.append((width.name, str(width.size), _few(width.makers), _few(width.readers), note))
-        columns = [max(len(row[k]) for row in rows) for k in range(4)]
-        lines = ["  ".join([*(cell.ljust(n) for cell, n in zip(row, columns)), row[4]]).rstrip() for row in rows]
-        growable = self.growable()
-        total = f"{len(growable)} of {len(self)} widths can grow, {sum(w.size for w in growable)} neurons in them"
-        return "\n".join([*lines, total])
-
-
-def _few(names: tuple[str, ...], limit: int = 2) -> str:
-    shown = [name.removesuffix(".weight") for name in names if not name.endswith(".bias")] or list(names)
-    return ", ".join(shown[:limit]) + (f" +{len(shown) - limit}" if len(shown) > limit else "")
-
-
-def length(runs: Runs, sizes: Mapping[str, int] | None = None) -> int:
-    sizes = sizes or {}
-    return sum((sizes.get(run.width, run.size) if run.width else run.size) * run.block for run in runs)
-
-
-# ---- trace -----------------------------------------------------------------------------------------------------------
+from firefly.tensors import Layout, Run
 
 
 def trace(model: nn.Module, example: Any) -> Anatomy:
@@ -185,15 +84,11 @@ def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             with torch.no_grad(), swapped(model, {n: b.clone() for n, b in model.named_buffers()}):
                 model(*args, **kwargs)
         except Exception as own:
-            raise FireflyError(f"the model does not run on the example: {_first_line(own)}") from own
+            raise FireflyError(f"the model does not run on the example: {first_line(own)}") from own
         raise FireflyError(
-            f"torch.export cannot follow {type(model).__name__}.forward: {_first_line(error)}. A branch on the values "
+            f"torch.export cannot follow {type(model).__name__}.forward: {first_line(error)}. A branch on the values "
             "of a tensor is the usual cause; growing the part of the model without it works"
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _read(
@@ -300,154 +195,3 @@ def _width(flow: Flow, space: Space, known: dict[str, list[str]], taken: set[str
     return Width(
         name, space.size, tuple(known["makes"]), tuple(known["reads"]), tuple(known["follows"]), block, space.pinned
     )
-
-
-# ---- prove -----------------------------------------------------------------------------------------------------------
-
-
-def prove(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], flow: Flow, anatomy: Anatomy) -> Anatomy:
-    """Run the model with a neuron of each width doubled; pin the widths for which it then breaks or changes."""
-
-    def attempt(candidate: Anatomy, names: Iterable[str]) -> str | None:
-        return _difference(model, args, kwargs, candidate, list(names))
-
-    names = [width.name for width in anatomy.growable()]
-    if not names or attempt(anatomy, names) is None:
-        return anatomy
-    broken: dict[str, str] = {}
-    for name in names:
-        problem = attempt(anatomy, [name])
-        if problem is not None:
-            found = _find_mirrors(model, flow, anatomy, name, attempt)
-            if found is None:
-                broken[name] = problem
-            else:
-                anatomy = replace(anatomy, mirrors=anatomy.mirrors + found)
-    anatomy = pinned(anatomy, broken)
-    left = [name for name in names if name not in broken]
-    problem = attempt(anatomy, left) if left else None
-    return anatomy if problem is None else pinned(anatomy, dict.fromkeys(left, problem))
-
-
-def pinned(anatomy: Anatomy, reasons: Mapping[str, str]) -> Anatomy:
-    """The anatomy with these widths pinned."""
-    if not reasons:
-        return anatomy
-
-    def fix(runs: Runs) -> Runs:
-        return tuple(Run(None, run.size * run.block) if run.width in reasons else run for run in runs)
-
-    def lay(layout: Layout) -> Layout:
-        dims = tuple(map(fix, layout.dims))
-        roles = tuple(r if any(run.width for run in runs) else None for r, runs in zip(layout.roles, dims))
-        return replace(layout, dims=dims, roles=roles)
-
-    return replace(
-        anatomy,
-        widths={n: replace(w, pinned=reasons[n]) if n in reasons else w for n, w in anatomy.widths.items()},
-        layouts={n: lay(layout) for n, layout in anatomy.layouts.items()},
-        mirrors=tuple((m, a, fix(runs)) for m, a, runs in anatomy.mirrors),
-        costs=tuple(tuple(map(fix, dims)) for dims in anatomy.costs),
-    )
-
-
-def _find_mirrors(
-    model: nn.Module, flow: Flow, anatomy: Anatomy, name: str, attempt: Callable[[Anatomy, Iterable[str]], str | None]
-) -> tuple[tuple[str, str, Runs], ...] | None:
-    """The module attributes that spell out this width's size (self.n_head), found by trying those of equal value."""
-    space = _names(flow, anatomy)
-    candidates: dict[tuple[str, str], Runs] = {}
-    for path, axis in flow.shaped:
-        terms = axes.resolve(axis)
-        if not any(space.get(term.space) == name for term in terms):
-            continue
-        runs = tuple(
-            Run(space[t.space], t.space.size, t.block) if space.get(t.space) == name else Run(None, t.length)
-            for t in terms
-        )
-        for attribute, value in vars(model.get_submodule(path)).items():
-            if type(value) is int and value == axes.length(terms):
-                candidates[path, attribute] = runs
-    options = [(path, attribute, runs) for (path, attribute), runs in candidates.items()][:6]
-    for count in range(1, len(options) + 1):
-        for subset in itertools.combinations(options, count):
-            if attempt(replace(anatomy, mirrors=anatomy.mirrors + subset), [name]) is None:
-                return subset
-    return None
-
-
-def _names(flow: Flow, anatomy: Anatomy) -> dict[Space, str]:
-    names: dict[Space, str] = {}
-    for layout in anatomy.layouts.values():
-        for axis, runs in zip(flow.tensors[layout.name].dims, layout.dims):
-            for term, run in zip(axes.resolve(axis), runs):
-                if run.width:
-                    names[term.space] = run.width
-    return names
-
-
-def _difference(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], anatomy: Anatomy, names: list[str]
-) -> str | None:
-    """None if the model computes the same with a neuron of these widths doubled, otherwise what went wrong."""
-    sizes = anatomy.sizes()
-    # unequal numbers of doubled neurons, so that widths which must stay equal show it
-    device = next(model.parameters()).device
-    rosters = {name: _doubled(sizes[name], 1 + k % 3, device) for k, name in enumerate(names)}
-    generator = torch.Generator().manual_seed(0)
-    plain, larger = {}, {}
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        tensor = tensor.detach()
-        if isinstance(find_tensor(model, name), nn.Parameter) and tensor.is_floating_point():
-            # a little noise, since zeros and equal values would hide a wrong growth
-            noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            tensor = tensor + 0.05 * noise * (tensor.float().std(correction=0) + 0.1).to(tensor.dtype)
-        plain[name] = tensor.clone()
-        layout = anatomy.layouts.get(name)
-        if layout is not None:
-            plan = make_plan(layout, rosters, rosters, tensor.device)
-            larger[name] = carry(plan, tensor)
-        else:
-            larger[name] = plain[name]
-    grown_sizes = {name: len(roster) for name, roster in rosters.items()}
-    try:
-        with torch.no_grad(), switched(model.modules(), False), _full_precision(device):
-            with swapped(model, plain):
-                before = _run(model, args, kwargs)
-            with swapped(model, larger, anatomy.mirrored(grown_sizes)):
-                after = _run(model, args, kwargs)
-    except Exception as error:
-        return f"the forward breaks with one more neuron: {_first_line(error)}"
-    return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Convolutions without TF32, whose rounding would hide what the comparison looks for."""
-    cudnn: Any = torch.backends.cudnn
-    if device.type != "cuda":
-        return nullcontext()
-    return cudnn.flags(
-        enabled=cudnn.enabled, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
-    )
-
-
-def _doubled(size: int, count: int, device: torch.device) -> Roster:
-    return chosen(torch.arange(min(count, size)), torch.arange(0), size, 0, device)
-
-
-def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]
-
-
-def _equal(before: list[Tensor], after: list[Tensor]) -> bool:
-    if len(before) != len(after) or any(a.shape != b.shape for a, b in zip(before, after)):
-        return False
-    for a, b in zip(before, after):
-        if a.is_floating_point():
-            tolerance = 8000 * torch.finfo(a.dtype).eps * (a.abs().max().item() + 1e-6) if a.numel() else 0.0
-            if not torch.allclose(a.nan_to_num(), b.nan_to_num(), rtol=0.0, atol=tolerance):
-                return False
-    return True

@@ -1,0 +1,109 @@
+"""What a growth needs around it: checked input, batches at hand, an undisturbed user, a clock."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from firefly.anatomy import Anatomy
+from firefly.budget import Budget
+from firefly.errors import FireflyError
+from firefly.swap import switched
+
+Widths = Iterable[str] | Callable[[Any], bool] | None
+
+
+def check_options(loss: Any, **given: Any) -> None:
+    if not callable(loss):
+        raise FireflyError(f"loss must be a function loss(model, batch) -> scalar tensor, not {type(loss).__name__}")
+    for name in ("steps", "evaluate_on"):
+        if not isinstance(given[name], int) or given[name] < 1:
+            raise FireflyError(f"{name}={given[name]!r}: must be a whole number of at least 1")
+    if not given["lr"] > 0:
+        raise FireflyError(f"lr={given['lr']!r}: must be above 0")
+    for name, allowed in (("rank", ("decrease", "magnitude")), ("path", ("joint", "single"))):
+        if given[name] not in allowed:
+            raise FireflyError(f"{name}={given[name]!r}: must be {' or '.join(map(repr, allowed))}")
+    if not isinstance(given["budget"], Budget):
+        raise FireflyError(f"budget={given['budget']!r}: must be firefly.Neurons, Parameters or Flops, joined with &")
+
+
+def pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
+    if widths is None:
+        names = [width.name for width in anatomy.growable()]
+    elif callable(widths):
+        names = [width.name for width in anatomy.growable() if widths(width)]
+    else:
+        names = [widths] if isinstance(widths, str) else list(widths)
+        for name in names:
+            if anatomy[name].pinned:
+                raise FireflyError(f"width {name!r} cannot grow: {anatomy[name].pinned}")
+    if not names:
+        reasons = "; ".join(f"{w.name}: {w.pinned}" for w in list(anatomy)[:5] if w.pinned)
+        raise FireflyError(f"nothing can grow: the widths are all pinned or filtered out ({reasons or 'none found'})")
+    return names
+
+
+def hold_batches(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterable[Any], list[Any]]:
+    """The batches for step one, and the first few in memory for scores and losses."""
+    if not isinstance(batches, Iterable):
+        raise FireflyError(f"batches must be an iterable of batches, not {type(batches).__name__}")
+    if iter(batches) is batches:
+        batches = list(islice(batches, steps))
+    held = list(islice(batches, count))
+    if not held:
+        raise FireflyError("there are no batches: pass at least one, as loss(model, batch) takes it")
+    return batches, held
+
+
+@contextmanager
+def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
+    """A growth leaves the random state, the modes and the gradients as they were; dropout is off inside."""
+    gradients = [(p, p.grad) for p in model.parameters()]
+    dropout = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(switched(dropout, False))
+        stack.enter_context(torch.enable_grad())
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+
+
+class Clock:
+    """Seconds per stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds[stage] = now - self.last
+        self.last = now
+
+
+@contextmanager
+def progress_line(what: str, show: bool) -> Iterator[Callable[[int, int], None]]:
+    """A one-line progress on stderr."""
+
+    def report(step: int, steps: int) -> None:
+        if show and (step % max(1, steps // 50) == 0 or step == steps):
+            print(f"\r{what} {step}/{steps}", end="", file=sys.stderr, flush=True)
+
+    yield report
+    if show:
+        print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)

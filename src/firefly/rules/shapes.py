@@ -1,0 +1,242 @@
+"""Rules of operators that move dimensions about: permute, view, cat, split, slice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from firefly import axes
+from firefly.axes import Axis, Term
+from firefly.flow import NOWHERE, Flow, Value, activation
+from firefly.rules.table import fixed, rule, unknown
+
+
+def _reorder(x: Value, order: Sequence[int]) -> Value:
+    return Value(tuple(x.dims[d] for d in order), tuple(x.sources[d] for d in order), x.direct)
+
+
+@rule("permute")
+def permute(flow: Flow, x: Value, order: Sequence[int]) -> Value:
+    return _reorder(x, order)
+
+
+@rule("transpose", "swapaxes", "swapdims")
+def transpose(flow: Flow, x: Value, a: int, b: int) -> Value:
+    order = list(range(len(x.dims)))
+    order[a], order[b] = order[b], order[a]
+    return _reorder(x, order)
+
+
+@rule("t", "numpy_T", "mT", "adjoint")
+def t(flow: Flow, x: Value) -> Value:
+    return transpose(flow, x, -2, -1) if len(x.dims) > 1 else x
+
+
+@rule("movedim")
+def movedim(flow: Flow, x: Value, a: Any, b: Any) -> Value:
+    n = len(x.dims)
+    sources = [d % n for d in (a if isinstance(a, (list, tuple)) else [a])]
+    targets = [d % n for d in (b if isinstance(b, (list, tuple)) else [b])]
+    rest = iter(d for d in range(n) if d not in sources)
+    moved = dict(zip(targets, sources))
+    return _reorder(x, [moved[d] if d in moved else next(rest) for d in range(n)])
+
+
+@rule("unsqueeze")
+def unsqueeze(flow: Flow, x: Value, dim: int) -> Value:
+    dim %= len(x.dims) + 1
+    one = fixed(flow, (1,))[0]
+    return Value((*x.dims[:dim], one, *x.dims[dim:]), (*x.sources[:dim], NOWHERE, *x.sources[dim:]), x.direct)
+
+
+@rule("squeeze")
+def squeeze(flow: Flow, x: Value, dim: Any = None) -> Value:
+    n = len(x.dims)
+    given = range(n) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = [d % n for d in given if x.shape[d] == 1]
+    flow.pin((x.dims[d] for d in gone), "drops it")
+    return _reorder(x, [d for d in range(n) if d not in gone])
+
+
+@rule("expand", "expand_as", "repeat", "tile")
+def expand(flow: Flow, x: Value, *_: Any, **__: Any) -> Value:
+    shape = flow.outputs()
+    ahead = len(shape) - len(x.dims)
+    dims = fixed(flow, shape[:ahead])
+    for have, want in zip(x.dims, shape[ahead:]):
+        size = axes.length(have)
+        if want == size:
+            dims.append(have)
+        elif size == 1:
+            flow.pin((have,), "stretches it")
+            dims += fixed(flow, (want,))
+        else:
+            dims.append(axes.times(have, want // size, 1))
+    flow.spells(dims)
+    same = [n == m for n, m in zip(x.shape, shape[ahead:])]
+    sources = [s if keep else NOWHERE for s, keep in zip(x.sources, same)]
+    return Value(tuple(dims), (*[NOWHERE] * ahead, *sources))
+
+
+@rule("repeat_interleave")
+def repeat_interleave(flow: Flow, x: Value, repeats: Any, dim: int | None = None, **_: Any) -> Any:
+    if not isinstance(repeats, int) or dim is None:
+        return unknown(flow, x, repeats)
+    dims = list(x.dims)
+    dims[dim] = axes.times(dims[dim], 1, repeats)
+    return activation(dims)
+
+
+@rule("cat", "concat", "concatenate")
+def cat(flow: Flow, values: Sequence[Value], dim: int = 0) -> Value:
+    values = [v for v in values if len(v.dims) > 1 or len(values[0].dims) == 1]
+    dim %= len(values[0].dims)
+    dims = list(values[0].dims)
+    for value in values[1:]:
+        for d, axis in enumerate(value.dims):
+            if d != dim:
+                flow.same(dims[d], axis)
+    for value in values:  # a bare parameter among them (a class token) adds nothing to a new neuron
+        for name, _ in NOWHERE.union(*value.sources):
+            flow.starts.setdefault(name, "zero")
+    dims[dim] = tuple(term for value in values for term in value.dims[dim])
+    return activation(dims)
+
+
+@rule("stack")
+def stack(flow: Flow, values: Sequence[Value], dim: int = 0) -> Value:
+    first = values[0]
+    for value in values[1:]:
+        for a, b in zip(first.dims, value.dims):
+            flow.same(a, b)
+    return unsqueezed(flow, first, dim, len(values))
+
+
+def unsqueezed(flow: Flow, x: Value, dim: int, size: int) -> Value:
+    dim %= len(x.dims) + 1
+    return activation((*x.dims[:dim], fixed(flow, (size,))[0], *x.dims[dim:]))
+
+
+@rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")
+def split(flow: Flow, x: Value, sizes: Any, dim: int = 0, **_: Any) -> list[Value]:
+    lengths = [shape[dim] for shape in flow.outputs()]
+    pieces = axes.split(x.dims[dim], lengths, flow.reason("cuts through a neuron"))
+    flow.spells(pieces)
+    if isinstance(sizes, int) and len(set(lengths)) == 1:  # equal parts stay equal
+        for piece in pieces[1:]:
+            flow.same(pieces[0], piece)
+    return [activation(replaced(x.dims, dim, piece)) for piece in pieces]
+
+
+def replaced(dims: tuple[Axis, ...], dim: int, axis: Axis) -> tuple[Axis, ...]:
+    dim %= len(dims)
+    return (*dims[:dim], axis, *dims[dim + 1 :])
+
+
+@rule("slice", "narrow")
+def slice_(flow: Flow, x: Value, dim: int = 0, start: Any = 0, end: Any = None, step: int = 1) -> Value:
+    size, out = x.shape[dim], flow.outputs()[dim]
+    if out == size:
+        return x
+    if step != 1:
+        flow.pin((x.dims[dim],), "picks some of it")
+        return activation(replaced(x.dims, dim, fixed(flow, (out,))[0]))
+    first = min(max(start or 0, 0) if (start or 0) >= 0 else size + start, size)
+    pieces = axes.split(x.dims[dim], (first, out, size - first - out), flow.reason("cuts through a neuron"))
+    flow.spells(pieces[:2])
+    return activation(replaced(x.dims, dim, pieces[1]))
+
+
+@rule("select", "unbind")
+def select(flow: Flow, x: Value, dim: int = 0, *_: Any) -> Any:
+    flow.pin((x.dims[dim],), "picks one of it")
+    rest = activation(axis for d, axis in enumerate(x.dims) if d != dim % len(x.dims))
+    return [rest] * x.shape[dim] if flow.operator() == "aten.unbind" else rest
+
+
+@rule("index", "index_select")
+def index(flow: Flow, x: Value, *args: Any) -> Any:
+    if isinstance(args[0], int):
+        flow.pin((x.dims[args[0]],), "picks some of it")
+        return activation(replaced(x.dims, args[0], args[1].dims[0]))
+    where = [d for d, i in enumerate(args[0]) if i is not None]
+    if len(where) > 1:
+        return unknown(flow, x, *args)
+    flow.pin((x.dims[where[0]],), "picks some of it")
+    return activation((*x.dims[: where[0]], *args[0][where[0]].dims, *x.dims[where[0] + 1 :]))
+
+
+@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
+def view(flow: Flow, x: Value, *_: Any) -> Value:
+    shape = flow.outputs()
+    dims: list[Axis] = []
+    sources: list[Any] = []
+    for given, wanted in _regroup(x.shape, shape):
+        sizes = [shape[d] for d in wanted]
+        dims += _reshape(flow, [x.dims[d] for d in given], sizes)
+        kept = len(given) == len(wanted) == 1
+        sources += [x.sources[given[0]]] if kept else [NOWHERE] * len(wanted)
+    flow.spells(dims)
+    return Value(tuple(dims), tuple(sources), x.direct and any(sources))
+
+
+def _regroup(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Pair the dimensions of two shapes in the smallest groups with equal products."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(have) and j < len(want):
+        left, right = [i], [j]
+        i, j = i + 1, j + 1
+        while (a := math.prod(have[d] for d in left)) != (b := math.prod(want[d] for d in right)):
+            if a < b:
+                left.append(i)
+                i += 1
+            else:
+                right.append(j)
+                j += 1
+        groups.append((left, right))
+    if i < len(have) or j < len(want):  # ones are left over
+        groups.append((list(range(i, len(have))), list(range(j, len(want)))))
+    return groups
+
+
+def _reshape(flow: Flow, given: list[Axis], sizes: list[int]) -> list[Axis]:
+    if len(given) == len(sizes) == 1:
+        return given
+    grow = [k for k, axis in enumerate(given) if axes.growable(axis)]
+    if not grow:
+        return fixed(flow, sizes)
+    if len(grow) > 1 or (len(given) > 1 and len(sizes) > 1) or not sizes:
+        flow.pin(given, "mixes its dimensions")
+        return fixed(flow, sizes)
+    if len(sizes) == 1:
+        before = math.prod(axes.length(axis) for axis in given[: grow[0]])
+        after = math.prod(axes.length(axis) for axis in given[grow[0] + 1 :])
+        return [axes.times(given[grow[0]], before, after)]
+    return _unflatten(flow, given[0], sizes)
+
+
+def _unflatten(flow: Flow, axis: Axis, sizes: list[int]) -> list[Axis]:
+    """One axis becomes several dimensions; one of them, at `k`, takes the neurons."""
+    k = _neurons_at(axis, sizes, flow.prefer_inner)
+    before = math.prod(sizes[:k])
+    reason = flow.reason("cuts through a neuron")
+    pieces = axes.split(axis, [axes.length(axis) // before] * before, reason)
+    neurons = [axes.in_blocks(piece, sizes[k], reason) for piece in pieces]
+    for other in neurons[1:]:
+        flow.same(neurons[0], other)
+    dims = fixed(flow, sizes)
+    dims[k] = axes.resolve(neurons[0])
+    return dims
+
+
+def _neurons_at(axis: Axis, sizes: list[int], prefer_inner: bool) -> int:
+    terms = axes.resolve(axis)
+    for k, size in enumerate(sizes):  # where the neurons are already known, keep them whole
+        whole = (Term(terms[0].space, math.prod(sizes[k + 1 :])),) * math.prod(sizes[:k])
+        if terms == whole and terms[0].space.size == size and terms[0].block > 1:
+            return k
+    candidates = [k for k, size in enumerate(sizes) if size > 1] or [0]
+    inner = prefer_inner and len(candidates) > 2 and sizes[candidates[0]] <= 4
+    return candidates[1] if inner else candidates[0]

@@ -1,0 +1,115 @@
+"""The trust region of a growth: build f_{ε,δ}, and shorten the step wherever the loss would rise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from firefly.anatomy import Anatomy
+from firefly.candidates import New, Split
+from firefly.commit import evaluate
+from firefly.errors import FireflyError
+from firefly.overgrown import Epsilon, OverGrown
+from firefly.scores import Loss, mean_loss, scalar_loss, scaled
+from firefly.swap import swapped, switched
+from firefly.widths import as_arguments
+
+
+@torch.no_grad()
+def loss_of(
+    model: nn.Module,
+    loss: Loss,
+    held: list[Any],
+    seed: int,
+    tensors: Mapping[str, Tensor] | None = None,
+    sizes: Any = (),
+) -> float:
+    """The mean loss, of the model as it is or with grown tensors in it; buffers are written to copies."""
+    torch.manual_seed(seed)
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
+        values = [scalar_loss(loss, model, batch).detach().double() for batch in held]
+    value = torch.stack(values).mean().item()
+    if tensors is None and not math.isfinite(value):
+        raise FireflyError(f"the loss on the first {len(held)} batches is {value}: growth needs a finite one")
+    return value
+
+
+def overgrow(
+    model: nn.Module, anatomy: Anatomy, names: list[str], split: Split | None, new: New | None, seed: int, example: Any
+) -> OverGrown:
+    """The over-grown network; pairs are folded in front of their readers where the model lets them."""
+    for fold in (True, False):
+        generator = torch.Generator().manual_seed(seed)
+        over = OverGrown(model, anatomy, names, split, new, generator, fold=fold)
+        if not fold or split is None or _runs(over, example):
+            return over
+    raise AssertionError("unreachable")
+
+
+@torch.no_grad()
+def _runs(over: OverGrown, example: Any) -> bool:
+    args, kwargs = as_arguments(example)
+    try:
+        with over.attached(), switched(over.model.modules(), False):
+            over.model(*args, **kwargs)
+    except RuntimeError:
+        return False
+    return True
+
+
+def shorten(
+    over: OverGrown, loss: Loss, held: list[Any], before: float, seed: int, shorten: bool
+) -> tuple[float, float]:
+    """L(ε̃); while it is not below L(0), take half of the step."""
+    factor = 1.0
+    for _ in range(12):
+        torch.manual_seed(seed)
+        value = mean_loss(over, loss, held)
+        if value < before or not shorten:
+            break
+        factor /= 2
+        over.epsilon = scaled(over.epsilon, 0.5)
+    if not math.isfinite(value):
+        raise FireflyError(f"the loss of the over-grown network is {value}: check the batches, or lower the epsilon")
+    return value, factor
+
+
+def settle(
+    over: OverGrown,
+    plans: Any,
+    sizes: Mapping[str, int],
+    epsilon: Epsilon,
+    loss: Loss,
+    held: list[Any],
+    before: float,
+    seed: int,
+) -> tuple[dict[str, Tensor], float, float]:
+    """The grown tensors; while the grown network is worse than the present one, take half of the step."""
+    sized = over.anatomy.mirrored(sizes)
+    factor = 1.0
+    for _ in range(12):
+        tensors = evaluate(over, plans, scaled(epsilon, factor))
+        after = loss_of(over.model, loss, held, seed, tensors, sized)
+        if after <= before:
+            break
+        factor /= 2
+    return tensors, after, factor
+
+
+@torch.no_grad()
+def output_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
+    args, kwargs = as_arguments(example)
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with switched(model.modules(), False):
+        with swapped(model, copies):
+            before = tree_leaves(model(*args, **kwargs))
+        with swapped(model, {**copies, **tensors}, sizes):
+            after = tree_leaves(model(*args, **kwargs))
+    pairs = [(a, b) for a, b in zip(before, after) if isinstance(a, Tensor) and a.is_floating_point() and a.numel()]
+    return max(((a - b).abs().max().item() for a, b in pairs), default=0.0)
