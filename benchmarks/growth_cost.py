@@ -162,7 +162,8 @@ def main() -> None:
     if args.stage:
         print(json.dumps(measure(args.cases[0], args.stage, args.epoch, args.steps)))
         return
-    print(f"{'case':10} {'parameters':>11} {'plain step':>10} {'over-grown':>10} {'growth':>8} {'epochs':>6}   peak memory")
+    heads = f"{'plain step':>10} {'over-grown':>10} {'growth':>8} {'epochs':>6}   peak memory"
+    print(f"{'case':10} {'parameters':>11} {heads}")
     for name in args.cases:
         row: dict[str, Any] = {"experiment": "growth-cost", "case": name, "steps": args.steps, "epoch": args.epoch}
         for stage in ("plain", "step", "growth"):

@@ -44,12 +44,9 @@ class Folding(TorchFunctionMode):
 
 
 def _fold(x: Tensor, dim: int, fold: list[tuple[int, int, int]] | None) -> Tensor:
-    pieces, offset = [], 0
-    for first, pair, new in fold or ():
-        own = x.narrow(dim, offset, first)
-        pieces.append(own + x.narrow(dim, offset + first, pair) if pair else own)
-        offset += first + pair
-        if new:
-            pieces.append(x.narrow(dim, offset, new))
-            offset += new
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+    pieces = iter(x.split([size for run in fold or () for size in run if size], dim))
+    out: list[Tensor] = []
+    for _, pair, new in fold or ():
+        out.append(next(pieces) + next(pieces) if pair else next(pieces))
+        out += [next(pieces)] if new else []
+    return out[0] if len(out) == 1 else torch.cat(out, dim)
