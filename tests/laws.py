@@ -5,7 +5,7 @@ the over-grown one with the rest switched off, and the optimiser holds each para
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -21,9 +21,9 @@ import firefly
 from firefly.budget import Chosen, select
 from firefly.descent import Method
 from firefly.overgrown import OverGrown
-from zoo import ZOO, Batch, Entry
+from zoo import ZOO, Entry
 
-SMALL = [firefly.Split(), firefly.New(4)]
+SMALL: list[Any] = [firefly.Split(), firefly.New(4)]
 
 
 @cache
@@ -41,8 +41,9 @@ every_entry = pytest.mark.parametrize("entry", ZOO.values(), ids=list(ZOO))
 every_growing = pytest.mark.parametrize("entry", growing_entries(), ids=lambda entry: entry.name)
 
 
-def to_double(value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, value)
+def cast(value: Any, dtype: torch.dtype = torch.float64) -> Any:
+    """The same with its floating-point tensors in this precision."""
+    return tree_map(lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, value)
 
 
 def train(model: nn.Module, entry: Entry, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -53,11 +54,19 @@ def train(model: nn.Module, entry: Entry, optimizer: torch.optim.Optimizer, step
         optimizer.step()
 
 
-def make_trained(entry: Entry, steps: int = 8, lr: float = 0.01) -> tuple[nn.Module, torch.optim.Optimizer]:
+def make_trained(entry: Entry, steps: int = 8, lr: float = 0.01) -> tuple[Any, torch.optim.Optimizer]:
     model = entry.make()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
     train(model, entry, optimizer, steps)
     return model, optimizer
+
+
+def grow(model: nn.Module, entry: Entry, **options: Any) -> firefly.Growth:
+    """A quick growth of a zoo model; any argument of `firefly.grow` may be given instead."""
+    given: dict[str, Any] = {"example": entry.example(), "neighborhood": SMALL, "steps": 5} | options
+    if "anatomy" not in given:
+        given["anatomy"] = trace_entry(entry.name)
+    return firefly.grow(model, given.pop("loss", entry.loss), given.pop("batches", entry.batches()), **given)
 
 
 @torch.no_grad()
@@ -82,7 +91,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float) 
             assert (a - b).abs().max() <= tolerance * max(1.0, b.abs().max().item())
 
 
-# ---- a growth with random directions and a random choice ---------------------------------------------------------------
+# ---- a growth with random directions and a random choice -------------------------------------------------------------
 
 
 @dataclass
@@ -90,9 +99,9 @@ class Blind:
     """A growth method for tests: δ and the gains are random, so that every candidate is as likely as any other."""
 
     seed: int = 0
-    over: OverGrown | None = None
-    chosen: Chosen | None = None
-    growth: firefly.Growth | None = None
+    over: Any = None
+    chosen: Any = None
+    growth: Any = None
     method: Method = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +124,6 @@ class Blind:
 
     def rest_off(self) -> dict[str, Tensor]:
         """ε with everything at zero but the chosen."""
-        assert self.over is not None and self.chosen is not None and self.growth is not None
         out = {}
         for name, epsilon in self.over.epsilon.items():
             out[name] = torch.zeros_like(epsilon)
@@ -126,10 +134,11 @@ class Blind:
         return out
 
 
-def grow_blindly(model: nn.Module, loss: Any, batches: list[Any], seed: int = 0, **options: Any) -> Blind:
-    blind = Blind(seed)
-    options = {"neighborhood": SMALL, "budget": firefly.Neurons(fraction=0.4), "steps": 1, "seed": seed} | options
-    blind.growth = firefly.grow(model, loss, batches, method=blind.method, **options)
+def grow_blindly(model: nn.Module, entry: Entry, **options: Any) -> Blind:
+    """A growth of a zoo model in random directions, of random candidates."""
+    blind = Blind(options.get("seed", 0))
+    given: dict[str, Any] = {"budget": firefly.Neurons(fraction=0.4), "batches": entry.batches()[:1]} | options
+    blind.growth = grow(model, entry, method=blind.method, **given)
     return blind
 
 
@@ -144,13 +153,12 @@ def assert_epsilon_zero_preserves(over: OverGrown, example: Any, expected: list[
 
 def assert_grown_is_overgrown(model: nn.Module, blind: Blind, example: Any, tolerance: float) -> None:
     """The committed network computes what the over-grown one does with the rest switched off."""
-    assert blind.over is not None
     grown = run(model, example)
     with blind.over.attached(blind.rest_off()):
         assert_close(run(model, example), grown, tolerance)
 
 
-# ---- the model, its tensors and its optimiser ---------------------------------------------------------------------------
+# ---- the model, its tensors and its optimiser ------------------------------------------------------------------------
 
 
 def sizes_of(module: nn.Module) -> dict[str, Any]:
@@ -228,8 +236,8 @@ def in_double(entry: Entry) -> Entry:
     return replace(
         entry,
         make=lambda: entry.make().double(),
-        example=lambda: to_double(entry.example()),
-        batches=lambda: to_double(entry.batches()),
+        example=lambda: cast(entry.example()),
+        batches=lambda: cast(entry.batches()),
     )
 
 

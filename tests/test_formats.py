@@ -15,14 +15,14 @@ from laws import (
     assert_close,
     assert_grown_is_overgrown,
     assert_optimizer_fits,
+    cast,
     equal_trees,
     every_growing,
+    grow,
     grow_blindly,
     in_double,
     make_trained,
     run,
-    to_double,
-    trace_entry,
     train,
 )
 from zoo import ZOO, Entry
@@ -30,13 +30,7 @@ from zoo import ZOO, Entry
 MODELS = ["mlp", "vgg", "resnext", "gpt", "embedding_mean"]
 
 
-def grow(model: nn.Module, entry: Entry, loss: Any = None, **options: Any) -> firefly.Growth:
-    options = {"example": entry.example(), "neighborhood": SMALL, "steps": 10} | options
-    options.setdefault("anatomy", trace_entry(entry.name))
-    return firefly.grow(model, loss or entry.loss, options.pop("batches", entry.batches()), **options)
-
-
-# ---- number formats, modes, memory formats -----------------------------------------------------------------------------------
+# ---- number formats, modes, memory formats ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -48,7 +42,7 @@ def test_autocast(name: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return entry.loss(model, batch)
 
-    growth = grow(model, entry, loss, optimizer=optimizer, anatomy=None)
+    growth = grow(model, entry, loss=loss, optimizer=optimizer, anatomy=None)
     assert growth.neurons > 0 and growth.loss_after <= growth.loss_before
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     loss(model, entry.batches()[0]).backward()
@@ -71,11 +65,8 @@ def test_brain_floats(name: str) -> None:
     """The model itself in bfloat16: δ stays in single precision, the weights in theirs."""
     entry = ZOO[name]
 
-    def shorten(value: Any) -> Any:
-        return tree_map(lambda t: t.bfloat16() if isinstance(t, Tensor) and t.is_floating_point() else t, value)
-
-    model = entry.make().bfloat16()
-    growth = grow(model, entry, batches=shorten(entry.batches()), example=shorten(entry.example()))
+    model, short = entry.make().bfloat16(), torch.bfloat16
+    growth = grow(model, entry, batches=cast(entry.batches(), short), example=cast(entry.example(), short))
     assert growth.neurons > 0 and growth.loss_after <= growth.loss_before
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
@@ -95,7 +86,7 @@ def test_both_modes(name: str, training: bool) -> None:
 @pytest.mark.parametrize("name", ["vgg", "mobilenet_v2"])
 def test_channels_last_is_kept(name: str, fused: bool | None) -> None:
     entry = ZOO[name]
-    model = entry.make().to(memory_format=torch.channels_last)
+    model = entry.make().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=fused)
     train(model, entry, optimizer, 2)
     last = {n for n, p in model.named_parameters() if p.ndim == 4 and not p.is_contiguous()}
@@ -115,14 +106,14 @@ def test_contiguous_stays_contiguous() -> None:
     assert all(v.is_contiguous() for state in optimizer.state.values() for v in state.values())
 
 
-# ---- after growth ---------------------------------------------------------------------------------------------------------------
+# ---- after growth ----------------------------------------------------------------------------------------------------
 
 
 @every_growing
 def test_a_grown_model_can_do_all_that_a_model_can(entry: Entry, tmp_path: Path) -> None:
     model, example = entry.make(), entry.example()
     train(model, entry, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01), 1)
-    grow_blindly(model, entry.loss, entry.batches()[:1], example=example, anatomy=trace_entry(entry.name))
+    grow_blindly(model, entry)
     expected = run(model, example)
 
     twin = copy.deepcopy(model)
@@ -146,7 +137,7 @@ def test_a_grown_model_can_do_all_that_a_model_can(entry: Entry, tmp_path: Path)
 def test_a_grown_model_can_be_exported(name: str) -> None:
     entry = ZOO[name]
     model, example = entry.make().eval(), entry.example()
-    grow_blindly(model, entry.loss, entry.batches()[:1], example=example, anatomy=trace_entry(name))
+    grow_blindly(model, entry)
     program = torch.export.export(model, example)
     with torch.no_grad():
         assert_close([program.module()(*example)], run(model, example), 1e-6)
@@ -192,12 +183,12 @@ def test_a_live_graph_survives_the_growth() -> None:
 def test_compile_after_growth(name: str) -> None:
     entry = ZOO[name]
     model, optimizer = make_trained(entry)
-    compiled = torch.compile(model)
+    compiled: Any = torch.compile(model)
     entry.loss(compiled, entry.batches()[0]).backward()
     assert grow(model, entry, optimizer=optimizer).neurons > 0
     train(compiled, entry, optimizer, 2)  # the wrapper sees the new shapes and compiles again
     model.eval()
-    assert_close(run(torch.compile(model), entry.example()), run(model, entry.example()), 1e-4)
+    assert_close(run(compiled, entry.example()), run(model, entry.example()), 1e-4)
 
 
 @pytest.mark.gpu
@@ -229,5 +220,5 @@ def test_cuda(name: str) -> None:
     step(batches[0])
 
     model = entry.make().cuda().double().eval()
-    blind = grow_blindly(model, entry.loss, [to_double(batches[0])], example=to_double(example))
-    assert_grown_is_overgrown(model, blind, to_double(example), 1e-10)
+    blind = grow_blindly(model, entry, batches=[cast(batches[0])], example=cast(example))
+    assert_grown_is_overgrown(model, blind, cast(example), 1e-10)

@@ -1,4 +1,4 @@
-"""The optimiser goes on as if the model had always been larger: same object, same groups, state that follows neurons."""
+"""The optimiser goes on as if the model had always been larger: the same object, its state follows the neurons."""
 
 import copy
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import firefly
-from laws import SMALL, Blind, assert_optimizer_fits, equal_trees, grow_blindly, loss_on, trace_entry, train
-from zoo import ZOO, Entry
+from laws import assert_optimizer_fits, equal_trees, grow_blindly, in_double, loss_on, train
+from zoo import ZOO
 
 Make = Callable[[Any], torch.optim.Optimizer]
 
@@ -39,11 +39,6 @@ FIRST = {"momentum_buffer", "exp_avg", "grad_avg"}  # like the gradient
 SECOND = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum"}  # like its square
 
 
-def grow(model: nn.Module, entry: Entry, optimizer: torch.optim.Optimizer | None, **options: Any) -> Blind:
-    options = {"example": entry.example(), "anatomy": trace_entry(entry.name), "optimizer": optimizer} | options
-    return grow_blindly(model, entry.loss, entry.batches()[:1], **options)
-
-
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 @pytest.mark.parametrize("model_name", ["vgg", "siamese_cat"])
 def test_optimizer_goes_on(name: str, model_name: str) -> None:
@@ -52,7 +47,7 @@ def test_optimizer_goes_on(name: str, model_name: str) -> None:
     optimizer = OPTIMIZERS[name](model.parameters())
     train(model, entry, optimizer, 6)
     groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    grow(model, entry, optimizer)
+    grow_blindly(model, entry, optimizer=optimizer)
     assert [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups] == groups
     if name != "adafactor":  # its state is made of rows and columns, and starts afresh
         assert_optimizer_fits(model, optimizer)
@@ -62,7 +57,7 @@ def test_optimizer_goes_on(name: str, model_name: str) -> None:
     assert {id(p) for p in optimizer.state} <= {id(p) for p in model.parameters()}
 
 
-# ---- state follows its neuron ----------------------------------------------------------------------------------------------
+# ---- state follows its neuron ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw_amsgrad", "rmsprop", "adagrad"])
@@ -73,8 +68,7 @@ def test_state_follows_its_neuron(name: str) -> None:
     optimizer = OPTIMIZERS[name](model.parameters())
     train(model, entry, optimizer, 5)
     old = {name: copy.deepcopy(optimizer.state[p]) for name, p in model.named_parameters()}
-    blind = grow(model, entry, optimizer, widths=["0"], budget=firefly.Neurons(8))
-    assert blind.chosen is not None
+    blind = grow_blindly(model, entry, optimizer=optimizer, widths=["0"], budget=firefly.Neurons(8))
     split, born = blind.chosen.split["0"].tolist(), len(blind.chosen.new["0"])
     assert len(split) + born == 8 and split and born
     alone = [i for i in range(16) if i not in split]
@@ -117,9 +111,8 @@ STANDING: dict[str, Make] = {  # a learning rate of zero, so that the state alon
 @pytest.mark.parametrize("name", list(STANDING))
 def test_state_is_the_one_that_the_grown_network_would_have(name: str) -> None:
     """Exact copies share their parent's gradient, half each: the state carried over is the state trained afresh."""
-    entry = ZOO["mlp"]
-    model = entry.make().double()
-    batch = ((entry.batches()[0][0][0].double(),), entry.batches()[0][1])
+    entry = in_double(ZOO["mlp"])
+    model, batch = entry.make(), entry.batches()[0]
 
     def stand(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         for _ in range(4):
@@ -129,11 +122,7 @@ def test_state_is_the_one_that_the_grown_network_would_have(name: str) -> None:
         return optimizer
 
     optimizer = stand(STANDING[name](model.parameters()))
-    neighborhood = [firefly.Split(epsilon=1e-12)]
-    grow_blindly(
-        *(model, entry.loss, [batch]),
-        **{"example": batch[0], "optimizer": optimizer, "neighborhood": neighborhood, "widths": ["0"]},
-    )
+    grow_blindly(model, entry, optimizer=optimizer, neighborhood=[firefly.Split(epsilon=1e-12)], widths=["0"])
     carried = {n: copy.deepcopy(optimizer.state[p]) for n, p in model.named_parameters()}
     fresh = stand(STANDING[name](model.parameters()))
     for parameter_name, parameter in model.named_parameters():
@@ -146,10 +135,9 @@ def test_state_of_a_norm_is_halved_and_its_buffers_are_copied() -> None:
     model = entry.make()
     optimizer = OPTIMIZERS["adam"](model.parameters())
     train(model, entry, optimizer, 5)
-    norm = model.get_submodule("features.1")
+    norm: Any = model.get_submodule("features.1")
     before, mean = optimizer.state[norm.weight]["exp_avg"].clone(), norm.running_mean.clone()
-    blind = grow(model, entry, optimizer, widths=["features.0"], neighborhood=[firefly.Split()])
-    assert blind.chosen is not None
+    blind = grow_blindly(model, entry, optimizer=optimizer, widths=["features.0"], neighborhood=[firefly.Split()])
     split = blind.chosen.split["features.0"]
     after = optimizer.state[norm.weight]["exp_avg"]
     assert torch.equal(after[8:], before[split] / 2) and torch.equal(after[split], before[split] / 2)
@@ -162,12 +150,12 @@ def test_growth_before_the_first_step() -> None:
         model = entry.make()
         optimizer = make(model.parameters())
         empty = len(optimizer.state) == 0  # Adagrad fills its state at once
-        grow(model, entry, optimizer)
+        grow_blindly(model, entry, optimizer=optimizer)
         assert (len(optimizer.state) == 0) == empty
         train(model, entry, optimizer, 1)
 
 
-# ---- groups, schedules, averages ----------------------------------------------------------------------------------------------
+# ---- groups, schedules, averages -------------------------------------------------------------------------------------
 
 
 def test_groups_keep_their_members_and_options() -> None:
@@ -182,7 +170,7 @@ def test_groups_keep_their_members_and_options() -> None:
     optimizer = torch.optim.AdamW(groups)
     lists = [group["params"] for group in optimizer.param_groups]
     train(model, entry, optimizer, 3)
-    grow(model, entry, optimizer)
+    grow_blindly(model, entry, optimizer=optimizer)
     assert_optimizer_fits(model, optimizer)
     for group, names, kept in zip(optimizer.param_groups, (matrices, vectors), lists):
         assert group["params"] is kept
@@ -194,10 +182,11 @@ def test_groups_keep_their_members_and_options() -> None:
 def test_optimizer_of_a_part_of_the_model() -> None:
     """Parameters that the optimiser does not hold grow too; those of another model in it stay."""
     entry = ZOO["mlp"]
-    model, other = entry.make(), nn.Linear(3, 3)
+    model: Any = entry.make()
+    other = nn.Linear(3, 3)
     optimizer = torch.optim.Adam([*model[0].parameters(), *other.parameters()], lr=0.01)
     train(model, entry, optimizer, 3)
-    grow(model, entry, optimizer)
+    grow_blindly(model, entry, optimizer=optimizer)
     held = {id(p) for p in optimizer.param_groups[0]["params"]}
     assert held == {id(p) for p in [*model[0].parameters(), *other.parameters()]}
 
@@ -224,7 +213,7 @@ def test_learning_rate_schedules_go_on_unbroken(schedule: str, kind: str) -> Non
             train(model, entry, optimizer, 1)
             scheduler.step()
             if grows and step in (4, 9):
-                grow(model, entry, optimizer, seed=step, anatomy=None)
+                grow_blindly(model, entry, optimizer=optimizer, seed=step, anatomy=None)
             group = optimizer.param_groups[0]
             found.append((group["lr"], group.get("momentum", group.get("betas"))))
         return found
@@ -244,10 +233,12 @@ def test_average_of_the_weights_grows_along(use_buffers: bool) -> None:
         train(model, entry, optimizer, 2)
         average.update_parameters(model)
     before = average.eval()(*entry.example())
-    grow(model, entry, optimizer, also=[average], neighborhood=[firefly.Split(1e-6), firefly.New(4, 1e-6)])
+    grow_blindly(
+        model, entry, optimizer=optimizer, also=[average], neighborhood=[firefly.Split(1e-6), firefly.New(4, 1e-6)]
+    )
     assert average.training is False and average.module is not model
-    shapes = {name: p.shape for name, p in model.state_dict().items()}
-    assert {name: p.shape for name, p in average.module.state_dict().items()} == shapes
+    shapes = {path: p.shape for path, p in model.state_dict().items()}
+    assert {path: p.shape for path, p in average.module.state_dict().items()} == shapes
     torch.testing.assert_close(average(*entry.example()), before, rtol=0.0, atol=1e-3)
     kept = model.get_parameter("features.0.weight").clone()
     average.update_parameters(model)
@@ -263,7 +254,7 @@ def test_optimizer_state_survives_a_round_trip() -> None:
     model = entry.make()
     optimizer = OPTIMIZERS["adam"](model.parameters())
     train(model, entry, optimizer, 3)
-    grow(model, entry, optimizer, neighborhood=SMALL)
+    grow_blindly(model, entry, optimizer=optimizer)
     twin = copy.deepcopy(model)
     other = OPTIMIZERS["adam"](twin.parameters())
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))

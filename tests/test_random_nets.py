@@ -1,6 +1,7 @@
 """Networks that nobody thought of: Hypothesis joins layers at random, and the laws of growth hold for all of them."""
 
 import copy
+from collections.abc import Callable
 
 import hypothesis.strategies as st
 import torch
@@ -11,22 +12,28 @@ from torch import Tensor, nn
 import firefly
 from firefly.overgrown import OverGrown
 from laws import (
-    SMALL,
     assert_close,
     assert_epsilon_zero_preserves,
     assert_grown_is_overgrown,
     assert_optimizer_fits,
+    grow,
     grow_blindly,
+    in_double,
     run,
 )
+from zoo import Batch, Entry
 
-Batch = tuple[Tensor, Tensor]
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh, "none": lambda x: x}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "tanh": torch.tanh,
+    "none": lambda x: x,
+}
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
     groups = next(g for g in (3, 2, 1) if width % g == 0)
-    makers = {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "batch": lambda: nn.BatchNorm2d(width),
         "group": lambda: nn.GroupNorm(groups, width),
         "each": lambda: nn.GroupNorm(width, width),
@@ -39,6 +46,10 @@ def make_norm(kind: str, width: int) -> nn.Module:
 
 class Block(nn.Module):
     """One way to go on from a map of `inputs` channels; `outputs` says how many it gives."""
+
+    one: nn.Module
+    two: nn.Module
+    norm: nn.Module
 
     def __init__(self, kind: str, inputs: int, width: int, norm: str, act: str) -> None:
         super().__init__()
@@ -216,13 +227,16 @@ nets = st.tuples(st.lists(blocks, min_size=1, max_size=5), st.sampled_from(HEADS
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
+    return F.cross_entropy(model(*batch[0]), batch[1])
 
 
-def draw(seed: int, count: int = 4) -> Batch:
+def draw(seed: int, count: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 3, 4, 4, generator=generator)
     return images, (images.mean((2, 3)) * torch.tensor([1.0, -1.0, 2.0])).argmax(1)
+
+
+ENTRY = Entry("random", nn.Identity, lambda: draw(9)[:1], lambda: [((x,), y) for x, y in [draw(9)]], loss, grows={})
 
 
 def check_laws(model: nn.Module, anatomy: firefly.Anatomy) -> None:
@@ -233,14 +247,13 @@ def check_laws(model: nn.Module, anatomy: firefly.Anatomy) -> None:
     for split, new in ((firefly.Split(), None), (None, firefly.New(2)), (firefly.Split(), firefly.New(2))):
         over = OverGrown(model, anatomy, names, split, new, torch.Generator().manual_seed(0), fold=False)
         assert_epsilon_zero_preserves(over, example, expected, 1e-11)
-    batch = (example[0], draw(9)[1])
-    blind = grow_blindly(model, loss, [batch], example=example, anatomy=anatomy)
+    blind = grow_blindly(model, in_double(ENTRY), anatomy=anatomy)
     assert_grown_is_overgrown(model, blind, example, 1e-11)
 
 
 def check_growth(model: nn.Module, anatomy: firefly.Anatomy) -> None:
     """A growth does not raise the loss, its optimiser fits, and what it says of the model is true."""
-    batches = [draw(seed, 8) for seed in range(3)]
+    batches: list[Batch] = [((x,), y) for x, y in (draw(seed, 8) for seed in range(3))]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
 
     def train() -> None:
@@ -250,12 +263,10 @@ def check_growth(model: nn.Module, anatomy: firefly.Anatomy) -> None:
             optimizer.step()
 
     train()
-    example = draw(9)[0]
-    options = {"example": example, "neighborhood": SMALL, "steps": 6, "anatomy": anatomy, "optimizer": optimizer}
-    growth = firefly.grow(model, loss, batches, **options)
+    growth = grow(model, ENTRY, batches=batches, anatomy=anatomy, optimizer=optimizer)
     assert growth.loss_after <= 1.01 * growth.loss_before + 1e-6
     assert_optimizer_fits(model, optimizer)
-    after = firefly.trace(model, example)
+    after = firefly.trace(model, draw(9)[0])
     grown = {name: size for name, (_, size) in growth.widths.items()}
     assert [w.size for w in after] == [grown.get(w.name, w.size) for w in anatomy]
     assert growth.parameters[1] == after.parameters() == sum(p.numel() for p in model.parameters())

@@ -1,5 +1,7 @@
 """Tracing: every width of the zoo and of three Hugging Face models is found, or pinned with a reason that helps."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,18 +13,21 @@ from laws import (
     count_flops,
     every_entry,
     every_growing,
+    grow,
     grow_blindly,
     growing_entries,
+    loss_on,
     run,
     snapshot,
     trace_entry,
+    train,
 )
 from zoo import ZOO, Entry
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 
-# ---- the zoo -----------------------------------------------------------------------------------------------------------
+# ---- the zoo ---------------------------------------------------------------------------------------------------------
 
 
 @every_entry
@@ -57,7 +62,7 @@ def test_parameters_are_counted(entry: Entry) -> None:
 @every_growing
 def test_sizes_predict_the_cost_of_the_grown_model(entry: Entry) -> None:
     model, before = entry.make(), trace_entry(entry.name)
-    growth = grow_blindly(model, entry.loss, entry.batches()[:1], example=entry.example(), anatomy=before).growth
+    growth = grow_blindly(model, entry).growth
     sizes = {name: after for name, (_, after) in growth.widths.items()}
     after = firefly.trace(model, entry.example())
     assert growth.neurons > 0
@@ -91,7 +96,7 @@ def test_trace_changes_nothing(name: str) -> None:
     assert_untouched(before, after)
 
 
-# ---- operators and layers of the user's own ------------------------------------------------------------------------------
+# ---- operators and layers of the user's own --------------------------------------------------------------------------
 
 
 @torch.library.custom_op("firefly_tests::warp", mutates_args=())
@@ -106,7 +111,7 @@ warp.register_autograd(
 )
 
 
-def make_warped() -> tuple[type[nn.Module], nn.Module]:
+def make_warped() -> tuple[type[nn.Module], Any]:
     """A new class of layer each time, since a class stays registered."""
 
     class Warp(nn.Module):
@@ -137,19 +142,13 @@ def test_registered_layer_grows_and_trains() -> None:
     assert (anatomy["0"].size, anatomy["0"].pinned) == (16, None)
     entry = ZOO["mlp"]
     before = run(model, (X,))
-    growth = firefly.grow(
-        *(model, entry.loss, entry.batches()),
-        **{"example": X, "widths": ["0"], "steps": 10, "budget": firefly.Neurons(5)},
-    )
+    growth = grow(model, entry, anatomy=anatomy, example=X, widths=["0"], steps=10, budget=firefly.Neurons(5))
     assert growth.widths == {"0": (16, 21)} and growth.loss_after < growth.loss_before
     assert model[0].width == 21 and model[0].weight.shape == (21, 8) and model[1].in_features == 21
     assert (run(model, (X,))[0] - before[0]).abs().max().item() == pytest.approx(growth.output_change, rel=1e-4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in entry.batches() * 3:
-        optimizer.zero_grad()
-        entry.loss(model, batch).backward()
-        optimizer.step()
-    assert sum(entry.loss(model, batch).item() for batch in entry.batches()) / 4 < growth.loss_after
+    train(model, entry, optimizer, 12)
+    assert loss_on(model, entry) < growth.loss_after
 
 
 @pytest.mark.parametrize(
@@ -160,12 +159,12 @@ def test_registered_layer_grows_and_trains() -> None:
         (nn.Identity, {"makes": {"weight": 0}, "sizes": {"n": "sideways"}}, "'sideways'"),
     ],
 )
-def test_register_refuses_what_makes_no_sense(layer: object, options: dict[str, dict[str, int]], words: str) -> None:
+def test_register_refuses_what_makes_no_sense(layer: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(firefly.FireflyError, match=words):
-        firefly.register(layer, **options)  # type: ignore[arg-type]
+        firefly.register(layer, **options)
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 class DistributedDataParallel(nn.Module):
@@ -187,11 +186,11 @@ class Branch(nn.Module):
 def test_errors_name_the_thing_and_the_way_out() -> None:
     mlp = ZOO["mlp"].make()
     with pytest.raises(firefly.FireflyError, match=r"nn\.Module, not str"):
-        firefly.trace("mlp", X)  # type: ignore[arg-type]
+        firefly.trace(cast(Any, "mlp"), X)
     with pytest.raises(firefly.FireflyError, match=r"DistributedDataParallel.*model\.module"):
         firefly.trace(DistributedDataParallel(mlp), X)
     with pytest.raises(firefly.FireflyError, match=r"OptimizedModule.*model\._orig_mod"):
-        firefly.trace(torch.compile(mlp, backend="eager"), X)
+        firefly.trace(cast(Any, torch.compile(mlp, backend="eager")), X)
     with pytest.raises(firefly.FireflyError, match="does not run on the example"):
         firefly.trace(mlp, torch.randn(4, 9))
     with pytest.raises(firefly.FireflyError, match="does not run on the example"):
@@ -202,10 +201,10 @@ def test_errors_name_the_thing_and_the_way_out() -> None:
         trace_entry("mlp")["fc9"]
 
 
-# ---- Hugging Face ----------------------------------------------------------------------------------------------------------
+# ---- Hugging Face ----------------------------------------------------------------------------------------------------
 
 SIZES = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1}
-HUGGING = {
+HUGGING: dict[str, tuple[str, str, dict[str, Any], dict[str, int], dict[str, int]]] = {
     "bert": (
         *("BertConfig", "BertForSequenceClassification"),
         {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24, "num_labels": 3},
@@ -240,19 +239,15 @@ def test_hugging_face_models_grow(name: str) -> None:
     assert {n: (anatomy[n].size, anatomy[n].pinned) for n in hidden} == {n: (s, None) for n, s in hidden.items()}
     assert all(anatomy[n].pinned or anatomy[n].size == size for n, size in heads.items())
 
-    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
         return model(input_ids=batch, labels=batch[:, 0] % 3 if name == "bert" else batch).loss
 
+    entry = Entry(name, lambda: model, lambda: cast(Any, example), lambda: [cast(Any, tokens)], loss, grows=hidden)
     before = run(model, example)
-    blind = grow_blindly(model, loss, [tokens], example=example, anatomy=anatomy, preview=True)
-    assert blind.over is not None
+    blind = grow_blindly(model, entry, anatomy=anatomy, preview=True)
     assert_epsilon_zero_preserves(blind.over, example, before, 1e-12)
     optimizer = torch.optim.AdamW(model.parameters())
-    growth = firefly.grow(
-        *(model, loss, [tokens]),
-        **{"example": example, "optimizer": optimizer, "anatomy": anatomy, "steps": 15},
-        **{"neighborhood": [firefly.Split(), firefly.New(8)]},
-    )
+    growth = grow(model, entry, anatomy=anatomy, optimizer=optimizer, steps=15)
     assert growth.neurons > 0 and growth.loss_after < growth.loss_before
     assert sum(p.numel() for p in model.parameters()) == growth.parameters[1]
     loss(model, tokens).backward()

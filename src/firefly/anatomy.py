@@ -35,6 +35,7 @@ class Anatomy:
     costs: tuple[tuple[Runs, ...], ...]  # multiply-adds of one example as products of axes
     examples: int  # in the traced batch
     other_parameters: int  # in tensors without a growable width
+    frozen: frozenset[str] = frozenset()  # parameters that did not train when the model was traced
 
     def __iter__(self) -> Iterator[Width]:
         return iter(self.widths.values())

@@ -120,12 +120,13 @@ def select(
     keys: Mapping[str, Tensor],
     budget: Budget,
     newest: Mapping[str, int],
+    candidates: Mapping[str, Tensor],
     eligible: str = "gain",
 ) -> Chosen:
     """Take the best candidates until the budget is spent.
 
     gains: D_i per width in compact numbering; keys: what to rank by; newest: m' per width;
-    eligible: "gain" for candidates with D_i > 0 only, "all" for the paper's |s_i| to the letter.
+    candidates: who stands for election; eligible: "gain" for those with D_i > 0 only, "all" for the paper's |s_i|.
     """
     sizes = dict(anatomy.sizes())
     limits = budget.limits(anatomy, list(gains))
@@ -140,8 +141,8 @@ def select(
         ((key / max(load[name], 1e-30), name, i) for name in gains for i, key in enumerate(keys[name].tolist())),
         key=lambda row: -row[0],
     )
-    good = {name: (gains[name] > 0).tolist() for name in gains}
-    pool = [(name, i) for _, name, i in ranked if eligible == "all" or good[name][i]]
+    allowed = {n: (mask if eligible == "all" else mask & (gains[n] > 0)).tolist() for n, mask in candidates.items()}
+    pool = [(name, i) for _, name, i in ranked if allowed[name][i]]
     taken: dict[str, list[int]] = {name: [] for name in gains}
     spent, full = [0.0] * len(limits), set()
     for name, i in pool:
@@ -154,8 +155,12 @@ def select(
         taken[name].append(i)
         sizes[name] += 1
         spent = after
-    every = sum(len(value) for value in gains.values())
-    few = f"only {len(pool)} of {every} candidates lower the loss" if len(pool) < every else "every candidate is taken"
+    room = any(
+        all(s + cost <= limit.allowed + 1e-9 for s, cost, limit in zip(spent, price(name), limits)) for name in gains
+    )
+    note = f"only {len(pool)} candidates lower the loss, so the budget is not used up" if room else None
+    if pool and not any(taken.values()):
+        note = "the budget is smaller than any one neuron"
     numbers = {name: torch.tensor(sorted(picks), dtype=torch.long) for name, picks in taken.items() if picks}
     size = {name: len(gains[name]) - newest[name] for name in gains}
     return Chosen(
@@ -163,5 +168,5 @@ def select(
         {name: picks[picks >= size[name]] - size[name] for name, picks in numbers.items()},
         sum(gains[name][picks].sum().item() for name, picks in numbers.items()),
         {limit.what: (cost, limit.allowed) for limit, cost in zip(limits, spent)},
-        None if full or sum(map(len, taken.values())) < len(pool) else few,
+        note,
     )

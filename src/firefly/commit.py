@@ -21,7 +21,7 @@ from firefly.tensors import Plan, carry, make_plan, per_entry
 
 # How an optimiser's per-parameter state follows its neuron: like the gradient, like its square, or as it stands.
 GRADIENTS = {"momentum_buffer", "exp_avg", "grad_avg", "prev", "mu"}
-SQUARES = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "acc_delta", "nu"}
+SQUARES = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "nu"}
 
 Plans = dict[str, Plan]
 
@@ -39,60 +39,98 @@ def evaluate(over: OverGrown, plans: Plans, epsilon: Epsilon, model: nn.Module |
     """The grown tensors of the model, or of another one of the same architecture (an average of its weights)."""
     out = {}
     for name, plan in plans.items():
-        base = over.base[name] if model is None else find_tensor(model, name).detach()
+        base = over.base[name] if model is None else _same_shape(model, name, over.base[name])
         tensor = over.grown(name, plan, epsilon, base)
-        channels_last = tensor.ndim == 4 and base.is_contiguous(memory_format=torch.channels_last)
-        keep = channels_last and not base.is_contiguous()
-        out[name] = tensor.contiguous(memory_format=torch.channels_last if keep else torch.contiguous_format)
+        out[name] = tensor.contiguous(memory_format=_memory_format(base))
     return out
 
 
+def _same_shape(model: nn.Module, name: str, like: Tensor) -> Tensor:
+    try:
+        tensor = find_tensor(model, name).detach()
+    except (AttributeError, KeyError):
+        tensor = None
+    if tensor is None or tensor.shape != like.shape:
+        found = "no such tensor" if tensor is None else f"shape {tuple(tensor.shape)}"
+        raise FireflyError(
+            f"a model in `also` is not of the same architecture: {name} has {found} there, {tuple(like.shape)} here"
+        )
+    return tensor
+
+
+def _memory_format(tensor: Tensor) -> torch.memory_format:
+    for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if tensor.ndim == ndim and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous():
+            return layout
+    return torch.contiguous_format
+
+
 def commit(
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
+    grown: Mapping[nn.Module, Mapping[str, Tensor]],
     sizes: Iterable[tuple[str, str, int]],
     plans: Plans,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
-    """Put the grown tensors and sizes into the model and the optimiser; on any failure everything is as before."""
-    fresh = {name: _renew(find_tensor(model, name), tensor) for name, tensor in tensors.items()}
-    found = places(model, fresh)
-    attributes = [(model.get_submodule(path), name, value) for path, name, value in sizes]
-    own = [(module, name, getattr(module, name)) for module, name, _ in attributes]
-    successors = {id(old): (old, new, name) for name, new in fresh.items() for old in [find_tensor(model, name)]}
-    groups = optimizer.param_groups if optimizer is not None else []
-    members = [list(group["params"]) for group in groups]
-    states = _grow_states(optimizer, successors, plans) if optimizer is not None else []
+    """Put the grown tensors and sizes into the models and the optimiser; on any failure everything is as before."""
+    sizes = list(sizes)
+    changes: list[Change] = []
+    successors: Successors = {}
+    for model, tensors in grown.items():
+        olds = {name: find_tensor(model, name) for name in tensors}
+        fresh = {name: _renew(olds[name], tensor) for name, tensor in tensors.items()}
+        changes += [(store, key, old, new) for store, key, old, new in places(model, fresh)]
+        for path, attribute, value in sizes:
+            module = model.get_submodule(path)
+            changes.append((module, attribute, getattr(module, attribute), value))
+        successors |= {id(olds[name]): (new, name) for name, new in fresh.items()}
+    if optimizer is not None:
+        changes += _optimizer_changes(optimizer, successors, plans)
+    done: list[Change] = []
     try:
-        for store, key, _, new in found:
-            store[key] = new
-        for module, name, value in attributes:
-            setattr(module, name, value)
-        for group in groups:
-            group["params"][:] = [successors[id(p)][1] if id(p) in successors else p for p in group["params"]]
-        for old, new, _, state in states:
-            optimizer.state.pop(old, None)  # type: ignore[union-attr]
-            optimizer.state[new] = state  # type: ignore[union-attr]
+        for change in changes:
+            done.append(change)
+            _put(change[0], change[1], change[3])
     except BaseException:
-        for store, key, old, _ in found:
-            store[key] = old
-        for module, name, value in own:
-            setattr(module, name, value)
-        for group, params in zip(groups, members):
-            group["params"][:] = params
-        for old, new, before, _ in states:
-            optimizer.state.pop(new, None)  # type: ignore[union-attr]
-            optimizer.state[old] = before  # type: ignore[union-attr]
+        for where, key, old, _ in reversed(done):
+            _put(where, key, old)
         raise
 
 
+MISSING = object()
+Change = tuple[Any, Any, Any, Any]  # (a dict or module, a key or attribute, what is there, what shall be there)
+Successors = dict[int, tuple[Tensor, str]]  # id of a tensor: its successor, and its name
+
+
+def _put(where: Any, key: Any, value: Any) -> None:
+    if isinstance(where, nn.Module):
+        setattr(where, key, value)
+    elif value is MISSING:
+        where.pop(key, None)
+    else:
+        where[key] = value
+
+
 def _renew(old: Tensor, tensor: Tensor) -> Tensor:
-    return nn.Parameter(tensor, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else tensor
+    """The grown tensor as a parameter like the old one, with the marks and hooks that the user put on it."""
+    if not isinstance(old, nn.Parameter):
+        return tensor
+    new = nn.Parameter(tensor, requires_grad=old.requires_grad)
+    new.__dict__.update(old.__dict__)
+    for hook in (old._backward_hooks or {}).values():
+        new.register_hook(hook)
+    for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
+        new.register_post_accumulate_grad_hook(hook)
+    return new
 
 
 def check_optimizer(optimizer: Any, model: nn.Module) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise FireflyError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise FireflyError(
+            "LBFGS keeps a history of all parameters as one vector, which cannot follow a growth: pass no "
+            "optimizer, and make a new one from model.parameters() afterwards"
+        )
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise FireflyError(
@@ -102,32 +140,35 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _grow_states(
-    optimizer: torch.optim.Optimizer, successors: Mapping[int, tuple[Tensor, Tensor, str]], plans: Plans
-) -> list[tuple[Tensor, Tensor, dict[str, Any], dict[str, Any]]]:
-    """(old parameter, new parameter, its state, the state grown)."""
-    grown = []
+def _optimizer_changes(optimizer: torch.optim.Optimizer, successors: Successors, plans: Plans) -> list[Change]:
+    changes: list[Change] = []
     for group in optimizer.param_groups:
+        params = [successors[id(p)][0] if id(p) in successors else p for p in group["params"]]
+        changes.append((group, "params", group["params"], params))
         for old in group["params"]:
             if id(old) in successors and old in optimizer.state:
-                _, new, name = successors[id(old)]
+                new, name = successors[id(old)]
                 state = optimizer.state[old]
-                larger = {key: _grow_state(plans[name], key, value, old) for key, value in state.items()}
+                larger = {key: _grow_state(plans[name], key, value, old, state) for key, value in state.items()}
                 whole = all(value is not None or state[key] is None for key, value in larger.items())
-                grown.append((old, new, state, larger if whole else {}))
-    return grown
+                changes.append((optimizer.state, old, state, MISSING))
+                changes.append((optimizer.state, new, MISSING, larger if whole else {}))
+    return changes
 
 
-def _grow_state(plan: Plan, key: str, value: Any, old: Tensor) -> Any:
+def _grow_state(plan: Plan, key: str, value: Any, old: Tensor, state: Mapping[str, Any]) -> Any:
     """One entry of the state; None where its shape is not the parameter's, which starts the state afresh."""
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value.clone() if isinstance(value, Tensor) else value
     if value.shape != old.shape:
         return None
+    normalised = key == "momentum_buffer" and "square_avg" in state  # RMSprop's has been divided already
+    if key == "ax":  # ASGD's average of the parameter itself
+        return carry(plan, value)
     if key in GRADIENTS:  # each copy of a split neuron gets half of its gradient, a new one begins at rest
-        return carry(plan, value, halve="makes")
-    squares = key in SQUARES
-    out = carry(plan, value, halve="makes" if squares else None, power=2.0)
+        return carry(plan, value, halve=None if normalised else "makes")
+    power = dict.fromkeys(SQUARES, 2.0) | {"exp_inf": 1.0}
+    out = carry(plan, value, halve="makes" if key in power else None, power=power.get(key, 1.0))
     born = torch.zeros_like(out, dtype=torch.bool)
     for dim, touched in enumerate(plan.touched):
         if touched:

@@ -118,11 +118,8 @@ def grow(
         change = output_change(model, example, tensors, anatomy.mirrored(sizes))
         growth = describe(anatomy, over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
         if not preview:
-            others = [_unwrap(other) for other in also]
-            extra = [evaluate(over, plans, scaled(epsilon, shorter), other) for other in others]
-            for other, theirs in zip(others, extra):
-                commit(other, theirs, anatomy.mirrored(sizes), plans)
-            commit(model, tensors, anatomy.mirrored(sizes), plans, optimizer)
+            others = {one: evaluate(over, plans, scaled(epsilon, shorter), one) for one in map(_unwrap, also)}
+            commit({model: tensors, **others}, anatomy.mirrored(sizes), plans, optimizer)
         clock("commit")
     growth.seconds.update(clock.seconds)  # type: ignore[attr-defined]
     return growth
@@ -211,10 +208,11 @@ def _choose(
     over: OverGrown, gains: Gains, budget: Budget, rank: str, select: Callable[..., Chosen]
 ) -> tuple[Chosen, Epsilon]:
     newest = {name: roster.new for name, roster in over.rosters.items()}
+    candidates = {name: epsilon > 0 for name, epsilon in over.epsilon.items()}
     if rank == "decrease":
-        return select(over.anatomy, gains, gains, budget, newest), over.epsilon
-    slopes = {name: gain / over.epsilon[name].clamp(min=1e-30) for name, gain in gains.items()}
-    chosen = select(over.anatomy, gains, {n: s.abs() for n, s in slopes.items()}, budget, newest, eligible="all")
+        return select(over.anatomy, gains, gains, budget, newest, candidates), over.epsilon
+    slopes = {name: (gain / over.epsilon[name].clamp(min=1e-30)).abs() for name, gain in gains.items()}
+    chosen = select(over.anatomy, gains, slopes, budget, newest, candidates, eligible="all")
     return chosen, {name: epsilon * torch.where(gains[name] < 0, -1.0, 1.0) for name, epsilon in over.epsilon.items()}
 
 
@@ -255,7 +253,7 @@ def describe(
             }
             for n, kinds in picks.items()
         },
-        candidates=sum(len(gain) for gain in gains.values()),
+        candidates=sum(int((epsilon > 0).sum()) for epsilon in over.epsilon.values()),
         total_gain=sum(gain.sum().item() for gain in gains.values()),
         spent=dict(chosen.spent),
         shortened=factors[0] * factors[1],
@@ -270,6 +268,8 @@ def _unwrap(other: nn.Module) -> nn.Module:
 
 def _fits(anatomy: Anatomy, model: nn.Module) -> bool:
     """Whether the anatomy still describes the model's shapes."""
+    if anatomy.frozen != {name for name, p in model.named_parameters() if not p.requires_grad}:
+        return False
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     own = (lay for lay in anatomy.layouts.values() if lay.parameter)
     return all(shapes.get(lay.name) == tuple(length(runs) for runs in lay.dims) for lay in own)

@@ -251,18 +251,17 @@ class OverGrown:
         if not measured or self.new is None:
             return
         momenta = [(norm, norm.momentum) for norm in norms]
+        scratch = {name: buffer.clone() for name, buffer in self.scratch.items()}
         try:
-            for norm, _ in momenta:
-                norm.momentum = None  # a plain average over the batches
-            for name, buffer in self.scratch.items():
-                if name.endswith("num_batches_tracked"):
-                    buffer.zero_()
             with switched(norms, True), self.attached():
-                for batch in batches:
+                for k, batch in enumerate(batches):
+                    for norm in norms:
+                        norm.momentum = 1 / (k + 1)  # a plain average over the batches
                     loss(self.model, batch)
         finally:
             for norm, momentum in momenta:
                 norm.momentum = momentum
+        self.scratch.update(scratch)
         for name in measured:
             kept = spread(self.layouts[name].dims[0], self._kept, 1.0, self.fixed[name])
             self.births[name] = self.fixed[name][kept > 0]  # in compact numbering

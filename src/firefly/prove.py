@@ -87,7 +87,34 @@ def _names(flow: Flow, anatomy: Anatomy) -> dict[Space, str]:
 def _difference(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], anatomy: Anatomy, names: list[str]
 ) -> str | None:
-    """None if the model computes the same with a neuron of these widths doubled, otherwise what went wrong."""
+    """None if the model computes the same with neurons of these widths doubled, otherwise what went wrong.
+
+    Tried with the model's own weights and with random ones, since dead or equal neurons would hide a wrong growth.
+    """
+    own = _compare(model, args, kwargs, anatomy, names, _shake)
+    return own if own is not None else _compare(model, args, kwargs, anatomy, names, _redraw)
+
+
+def _shake(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+    return tensor + 0.05 * noise * (tensor.float().std(correction=0) + 0.1).to(tensor.dtype)
+
+
+def _redraw(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+    if tensor.ndim < 2:
+        return 0.1 * noise + (0.0 if name.endswith("bias") else 1.0)
+    return noise / max(tensor[0].numel(), 1) ** 0.5
+
+
+def _compare(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    anatomy: Anatomy,
+    names: list[str],
+    draw: Callable[[str, Tensor, torch.Generator], Tensor],
+) -> str | None:
     sizes = anatomy.sizes()
     # unequal numbers of doubled neurons, so that widths which must stay equal show it
     device = next(model.parameters()).device
@@ -97,9 +124,7 @@ def _difference(
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         tensor = tensor.detach()
         if isinstance(find_tensor(model, name), nn.Parameter) and tensor.is_floating_point():
-            # a little noise, since zeros and equal values would hide a wrong growth
-            noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            tensor = tensor + 0.05 * noise * (tensor.float().std(correction=0) + 0.1).to(tensor.dtype)
+            tensor = draw(name, tensor, generator)
         plain[name] = tensor.clone()
         layout = anatomy.layouts.get(name)
         if layout is not None:

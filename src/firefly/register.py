@@ -35,6 +35,8 @@ class Layer:
         given = x.dims[self.channel]
         for leaf, dim in self.reads.items():
             flow.reads(given, tensor(leaf), dim)
+            places = [axis for d, axis in enumerate(x.dims) if d != self.channel % len(x.dims)]
+            flow.cost(*places, *tensor(leaf).dims)
         made = given if not self.makes else tensor(next(iter(self.makes))).dims[next(iter(self.makes.values()))]
         for leaf, dim in self.makes.items():
             value = tensor(leaf)
@@ -43,7 +45,7 @@ class Layer:
             if len(value.dims) == 1:
                 flow.starts.setdefault(f"{path}.{leaf}".lstrip("."), "zero")
         for leaf, dim in self.follows.items():
-            flow.follows(tensor(leaf), made, "mean", dim)
+            flow.follows(tensor(leaf), made, "as registered", dim)
         for attribute, side in self.sizes.items():
             flow.mirror(attribute, made if side == "makes" else given, path)
         shape = flow.outputs()

@@ -42,7 +42,11 @@ def endless(batches: Iterable[Any]) -> Iterator[Any]:
             seen.append(batch)
         yield batch
     while True:
-        yield from batches if seen is None else seen
+        count = 0
+        for count, batch in enumerate(batches if seen is None else seen, 1):
+            yield batch
+        if not count:
+            raise FireflyError("the batches can be read only once: pass a list or a DataLoader")
 
 
 def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:

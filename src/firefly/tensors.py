@@ -235,8 +235,8 @@ def coefficient(
         out = per_entry(plan, make, rows, 0.0, like)
     if read is not None and plan.touched[read]:
 
-        def old(roster: Roster, _: str) -> Tensor:
-            return (~roster.born).to(like.dtype)
+        def old(roster: Roster, _: str) -> Tensor:  # like the weights: halved where both copies are read
+            return torch.where(roster.born, 0.0, torch.where(roster.sign != 0, 0.5, 1.0)).to(like.dtype)
 
         def columns(roster: Roster, width: str) -> Tensor:
             return torch.where(roster.born, epsilon[width][roster.parent] * reader_scale, 0.0)

@@ -6,12 +6,16 @@ no one may grow, and has every width proved on the example (`prove.py`).
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from firefly import axes, rules
@@ -39,7 +43,9 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
     programs = _export(model, args, kwargs)
     found = [_read(model, programs, args, kwargs, prefer_inner) for prefer_inner in (False, True)]
     flow, anatomy = max(found, key=lambda pair: len(pair[1].growable()))
-    return prove(model, args, kwargs, flow, anatomy)
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        return prove(model, args, kwargs, flow, anatomy)
 
 
 def check_model(model: Any) -> None:
@@ -62,15 +68,17 @@ def as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.export.ExportedProgram]:
     """The graph in the model's own mode; where that leaves parameters out, the one of the other mode too."""
-    programs = [_export_once(model, args, kwargs)]
-    used = {spec.arg.name for spec in programs[0].graph_signature.input_specs if spec.target is not None}
-    idle = [n for n in programs[0].graph.find_nodes(op="placeholder") if n.name in used and not n.users]
-    if idle:
-        try:
-            with switched(model.modules(), not model.training):
-                programs.append(_export_once(model, args, kwargs))
-        except FireflyError:
-            pass  # parameters that this example never reaches in either mode stay as they are
+    other_mode = partial(switched, list(model.modules()), not model.training)
+    try:
+        programs = [_export_once(model, args, kwargs)]
+    except FireflyError:  # a batch norm in train mode refuses a single example, for one
+        with other_mode(), suppress(FireflyError):
+            return [_export_once(model, args, kwargs)]
+        raise
+    parameters = {s.arg.name for s in programs[0].graph_signature.input_specs if s.kind == InputKind.PARAMETER}
+    if any(n.name in parameters and not n.users for n in programs[0].graph.find_nodes(op="placeholder")):
+        with other_mode(), suppress(FireflyError):  # what no mode reaches stays as it is
+            programs.append(_export_once(model, args, kwargs))
     return programs
 
 
@@ -96,10 +104,10 @@ def _read(
 ) -> tuple[Flow, Anatomy]:
     flow = Flow(model, prefer_inner=prefer_inner)
     for k, program in enumerate(programs):
-        costs = flow.costs
+        costs = list(flow.costs)
         flow.walk(program, rules.find)
         if k:
-            flow.costs = costs[: len(costs)]
+            flow.costs = costs
     _pin_conflicts(flow)
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.ndim]
     return flow, _describe(flow, tensors[0].shape[0] if tensors else 1)
@@ -119,6 +127,11 @@ def _pin_conflicts(flow: Flow) -> None:
         tensor = find_tensor(flow.model, name)
         if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
             axes.pin(value.dims, f"{name} is frozen")
+        known = ("mean of data", "variance of data", "as registered")
+        if not isinstance(tensor, nn.Parameter) and flow.starts.get(name) not in known:
+            axes.pin(
+                value.dims, f"the buffer {name} holds an entry for each neuron, and no one says which for a new one"
+            )
 
 
 def _describe(flow: Flow, examples: int) -> Anatomy:
@@ -157,6 +170,7 @@ def _describe(flow: Flow, examples: int) -> Anatomy:
         tuple(tuple(runs(axis) for axis in dims) for dims in flow.costs),
         examples,
         sum(p.numel() for n, p in flow.model.named_parameters() if n not in layouts),
+        frozenset(n for n, p in flow.model.named_parameters() if not p.requires_grad),
     )
 
 
@@ -171,27 +185,20 @@ def _layer_of(model: nn.Module, tensor: str) -> str:
     layer, _, leaf = tensor.partition(".parametrizations.")[0].rpartition(".")
     if ".parametrizations." in tensor:
         return f"{layer}.{leaf}".lstrip(".")
-    if layer and (leaf in ("weight", "bias") or type(model.get_submodule(layer)).__module__.startswith("torch.nn")):
-        return layer
-    return tensor
+    owner = model.get_submodule(layer)
+    listed = isinstance(owner, (nn.ParameterList, nn.ParameterDict))
+    named = leaf in ("weight", "bias") or type(owner).__module__.startswith("torch.nn")
+    return layer if layer and named and not listed else tensor
 
 
 def _width(flow: Flow, space: Space, known: dict[str, list[str]], taken: set[str]) -> Width:
     first = known["makes"][0]
     name = _layer_of(flow.model, first)
-    block, offset = 1, 0
-    for dim, axis in enumerate(flow.tensors[first].dims):
-        if "makes" in flow.roles.get((first, dim), ()):
-            start = 0
-            for term in axes.resolve(axis):
-                if term.space is space:
-                    block, offset = term.block, start
-                    break
-                start += term.length
-    if name in taken:
-        name = f"{name}[{offset}:{offset + space.size * block}]"
-    while name in taken:
-        name += "'"
+    dims = [d for d in range(len(flow.tensors[first].dims)) if flow.role(first, d) == "makes"]
+    terms = [term for d in dims for term in axes.resolve(flow.tensors[first].dims[d])]
+    block = next((term.block for term in terms if term.space is space), 1)
+    names = itertools.chain([name], (f"{name}#{k}" for k in itertools.count(2)))
+    name = next(one for one in names if one not in taken)
     return Width(
         name, space.size, tuple(known["makes"]), tuple(known["reads"]), tuple(known["follows"]), block, space.pinned
     )

@@ -110,12 +110,13 @@ def select_at_random(
     keys: Mapping[str, Tensor],
     budget: Budget,
     newest: Mapping[str, int],
+    candidates: Mapping[str, Tensor],
     eligible: str = "all",
 ) -> Chosen:
     """Candidates in a random order until the budget is spent; where costs differ, cheap ones come first more often."""
     generator = _generator(2)
     order = {name: torch.rand(len(gain), generator=generator) for name, gain in gains.items()}
-    return select(anatomy, gains, order, budget, newest, eligible="all")
+    return select(anatomy, gains, order, budget, newest, candidates, eligible="all")
 
 
 def _generator(stage: int) -> torch.Generator:

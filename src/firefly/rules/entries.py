@@ -56,6 +56,11 @@ def _join_sources(values: list[Value], from_end: int) -> Any:
     return NOWHERE.union(*found)
 
 
+@rule("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
+def check(flow: Flow, *_: Any, **__: Any) -> None:
+    """Looks at a tensor and makes none."""
+
+
 @rule("prelu")
 def prelu(flow: Flow, x: Value, weight: Value) -> Value:
     if weight.shape[0] > 1:
@@ -77,12 +82,13 @@ def glu(flow: Flow, x: Value, dim: int = -1) -> Value:
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "flip", "roll", "sort")
-def along(flow: Flow, x: Value, *args: Any, **kwargs: Any) -> Value:
+def along(flow: Flow, x: Value, *args: Any, **kwargs: Any) -> Any:
     given = [a for a in (*args, *kwargs.values()) if isinstance(a, (int, list)) and not isinstance(a, bool)]
     where = given[-1 if flow.operator() == "aten.roll" else 0] if given else range(len(x.dims))
     for dim in [where] if isinstance(where, int) else where:
         flow.pin((x.dims[dim],), "mixes its entries")
-    return activation(x.dims)
+    out, shapes = activation(x.dims), flow.outputs()
+    return [out] * len(shapes) if isinstance(shapes, list) else out
 
 
 @rule("mean", "sum", "amax", "amin", "var", "std", "prod", "logsumexp", "norm", "linalg_vector_norm", "any", "all",
