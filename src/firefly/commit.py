@@ -128,8 +128,8 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
         raise FireflyError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise FireflyError(
-            "LBFGS keeps a history of all parameters as one vector, which cannot follow a growth: pass no "
-            "optimizer, and make a new one from model.parameters() afterwards"
+            "LBFGS keeps a history of all parameters as one vector, which cannot follow a growth: pass no optimizer, "
+            "and make a new one from model.parameters() afterwards"
         )
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):

@@ -42,10 +42,11 @@ def endless(batches: Iterable[Any]) -> Iterator[Any]:
             seen.append(batch)
         yield batch
     while True:
-        count = 0
-        for count, batch in enumerate(batches if seen is None else seen, 1):
+        empty = True
+        for batch in batches if seen is None else seen:
+            empty = False
             yield batch
-        if not count:
+        if empty:
             raise FireflyError("the batches can be read only once: pass a list or a DataLoader")
 
 

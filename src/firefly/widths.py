@@ -129,9 +129,7 @@ def _pin_conflicts(flow: Flow) -> None:
             axes.pin(value.dims, f"{name} is frozen")
         known = ("mean of data", "variance of data", "as registered")
         if not isinstance(tensor, nn.Parameter) and flow.starts.get(name) not in known:
-            axes.pin(
-                value.dims, f"the buffer {name} holds an entry for each neuron, and no one says which for a new one"
-            )
+            axes.pin(value.dims, f"the buffer {name} has an entry for each neuron, and who knows which for a new one")
 
 
 def _describe(flow: Flow, examples: int) -> Anatomy:
