@@ -98,6 +98,13 @@ def test_channels_last_is_kept(name: str, fused: bool | None) -> None:
     train(model, entry, optimizer, 2)
 
 
+def test_channels_last_of_volumes_is_kept() -> None:
+    entry = ZOO["conv3d"]
+    model = entry.make().to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    assert grow(model, entry).neurons > 0
+    assert model.get_parameter("4.weight").is_contiguous(memory_format=torch.channels_last_3d)
+
+
 def test_contiguous_stays_contiguous() -> None:
     entry = ZOO["mobilenet_v2"]
     model, optimizer = make_trained(entry)

@@ -83,7 +83,8 @@ def test_state_follows_its_neuron(name: str) -> None:
                 continue
             if parameter == "2.weight":  # columns read the width
                 value, before = value.t(), before.t()
-            factor = 1.0 if parameter == "2.weight" else 0.5 if key in FIRST else 0.25
+            normalised = name == "rmsprop" and key == "momentum_buffer"  # divided by the gradient's size already
+            factor = 1.0 if parameter == "2.weight" or normalised else 0.5 if key in FIRST else 0.25
             assert torch.equal(value[alone], before[alone]), (parameter, key)
             assert torch.equal(value[split], factor * before[split]), (parameter, key)
             assert torch.equal(value[16 : 16 + len(split)], factor * before[split]), (parameter, key)
@@ -101,9 +102,9 @@ STANDING: dict[str, Make] = {  # a learning rate of zero, so that the state alon
     "radam": lambda p: torch.optim.RAdam(p, lr=0.0),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.0),
     "centered": lambda p: torch.optim.RMSprop(p, lr=0.0, centered=True),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.0, momentum=0.9, eps=1e-12),
-    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.0, eps=1e-12),
-    "adamax": lambda p: torch.optim.Adamax(p, lr=0.0),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.0, momentum=0.9, eps=1e-30),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.0, eps=1e-30),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.0, eps=1e-30),
     "asgd": lambda p: torch.optim.ASGD(p, lr=0.0, t0=0.0),
 }
 
@@ -127,7 +128,7 @@ def test_state_is_the_one_that_the_grown_network_would_have(name: str) -> None:
     fresh = stand(STANDING[name](model.parameters()))
     for parameter_name, parameter in model.named_parameters():
         for key, value in fresh.state[parameter].items():
-            torch.testing.assert_close(carried[parameter_name][key], value, rtol=1e-5, atol=1e-16, msg=key)
+            torch.testing.assert_close(carried[parameter_name][key], value, rtol=1e-4, atol=0.0, msg=key)
 
 
 def test_state_of_a_norm_is_halved_and_its_buffers_are_copied() -> None:
@@ -168,12 +169,12 @@ def test_groups_keep_their_members_and_options() -> None:
         {"params": [p for _, p in vectors], "lr": 0.001, "weight_decay": 0.0, "note": "no decay"},
     ]
     optimizer = torch.optim.AdamW(groups)
-    lists = [group["params"] for group in optimizer.param_groups]
+    kept = list(optimizer.param_groups)
     train(model, entry, optimizer, 3)
     grow_blindly(model, entry, optimizer=optimizer)
     assert_optimizer_fits(model, optimizer)
-    for group, names, kept in zip(optimizer.param_groups, (matrices, vectors), lists):
-        assert group["params"] is kept
+    for group, names, same in zip(optimizer.param_groups, (matrices, vectors), kept, strict=True):
+        assert group is same
         assert [id(p) for p in group["params"]] == [id(model.get_parameter(name)) for name, _ in names]
     assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.001]
     assert optimizer.param_groups[1]["note"] == "no decay"
@@ -247,6 +248,39 @@ def test_average_of_the_weights_grows_along(use_buffers: bool) -> None:
     assert not torch.equal(average.module.get_parameter("features.0.weight"), kept)
     owned = {p.data_ptr() for p in average.module.parameters()}
     assert not owned & {p.data_ptr() for p in model.parameters()}
+
+
+def test_an_average_of_another_architecture_is_refused() -> None:
+    for other in (nn.Sequential(nn.Linear(8, 5)), nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 12))):
+        with pytest.raises(firefly.FireflyError, match=r"also.*same architecture"):
+            grow_blindly(ZOO["mlp"].make(), ZOO["mlp"], also=[other])
+
+
+def test_lbfgs_is_refused() -> None:
+    """Its history is one flat vector of all parameters."""
+    model = ZOO["mlp"].make()
+    with pytest.raises(firefly.FireflyError, match="LBFGS"):
+        grow_blindly(model, ZOO["mlp"], optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+def test_marks_and_hooks_on_parameters_are_kept() -> None:
+    entry = ZOO["mlp"]
+    model: Any = entry.make()
+    seen: list[str] = []
+    model[0].weight.no_decay = True
+    for path, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p, path=path: seen.append(path))
+        parameter.register_hook(lambda gradient: 2 * gradient)
+    grow_blindly(model, entry)
+    assert model[0].weight.no_decay
+    entry.loss(model, entry.batches()[0]).backward()
+    assert sorted(seen) == sorted(path for path, _ in model.named_parameters())
+    doubled = [p.grad.clone() for p in model.parameters()]
+    twin = copy.deepcopy(model)  # hooks are not copied
+    twin.zero_grad()
+    entry.loss(twin, entry.batches()[0]).backward()
+    for gradient, parameter in zip(doubled, twin.parameters()):
+        torch.testing.assert_close(gradient, 2 * parameter.grad)
 
 
 def test_optimizer_state_survives_a_round_trip() -> None:

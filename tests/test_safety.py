@@ -2,6 +2,7 @@
 
 import copy
 import json
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -77,8 +78,6 @@ def test_growth_leaves_modes_and_random_state_alone(name: str) -> None:
 def test_preview_changes_nothing_and_predicts_the_growth(name: str) -> None:
     entry, model, optimizer = make_ready(name)
     grower = firefly.Firefly(model, entry.example(), neighborhood=SMALL, budget=firefly.Neurons(6), steps=5)
-    assert grower.anatomy.growable()  # traced here
-    torch.manual_seed(78)
     before = snapshot(model, optimizer)
     preview = grower.preview(entry.loss, entry.batches())
     assert_untouched(before, snapshot(model, optimizer))
@@ -177,6 +176,18 @@ def test_an_error_inside_the_commit_leaves_everything_as_it_was(name: str, place
         grow(model, entry, optimizer=optimizer)
     assert_untouched(before, snapshot(model, optimizer))
     assert grow(model, entry, optimizer=optimizer).neurons > 0
+
+
+def test_a_failed_commit_leaves_the_average_as_it_was_too() -> None:
+    entry, model, optimizer = make_ready("vgg")
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer.state = Breaking(dict, optimizer.state)
+    before = snapshot(model, optimizer), snapshot(average)
+    optimizer.state.left = 2
+    with pytest.raises(Stop):
+        grow(model, entry, also=[average], optimizer=optimizer)
+    assert_untouched(before[0], snapshot(model, optimizer))
+    assert_untouched(before[1], snapshot(average))
 
 
 def test_an_attribute_that_cannot_be_set_stops_the_commit_and_all_is_restored() -> None:
@@ -308,6 +319,30 @@ def test_an_endless_generator_is_read_for_as_many_steps_as_there_are() -> None:
     assert read[0] <= 8
 
 
+def test_batches_that_can_be_read_only_once_do_not_hang() -> None:
+    """An iterable whose second reading is empty: three batches, and none ever after."""
+    entry = ZOO["mlp"]
+
+    class Once:
+        def __init__(self) -> None:
+            self.left = iter(entry.batches()[:3])
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from self.left
+
+    def give_up(*_: Any) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    try:
+        growth = grow(entry.make(), entry, batches=Once(), steps=10, evaluate_on=2)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+    assert growth.neurons > 0
+
+
 # ---- schedules and history -------------------------------------------------------------------------------------------
 
 
@@ -393,3 +428,5 @@ def test_an_anatomy_that_no_longer_fits_is_traced_again() -> None:
     assert grower.anatomy["0"].size == 16
     model[0], model[2] = nn.Linear(8, 20), nn.Linear(20, 12)
     assert grower.anatomy["0"].size == 20
+    model[0].requires_grad_(False)
+    assert "frozen" in (grower.anatomy["0"].pinned or "")

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from firefly.anatomy import Anatomy
 from firefly.candidates import New, Split
 from firefly.folding import Folding
-from firefly.swap import find_tensor, swapped, switched
+from firefly.statistics import STATISTICS, average_statistics
+from firefly.swap import find_tensor, swapped
 from firefly.tensors import (
     Layout,
     Plan,
@@ -246,21 +247,12 @@ class OverGrown:
     @torch.no_grad()
     def measure_births(self, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
         """Give new neurons the running statistics that they have on these batches."""
-        measured = {n for n, lay in self.layouts.items() if n in self.births and lay.start.endswith("of data")}
-        norms: list[Any] = [m for m in self.model.modules() if getattr(m, "track_running_stats", False)]
+        measured = {n for n, lay in self.layouts.items() if n in self.births and lay.start in STATISTICS}
         if not measured or self.new is None:
             return
-        momenta = [(norm, norm.momentum) for norm in norms]
         scratch = {name: buffer.clone() for name, buffer in self.scratch.items()}
-        try:
-            with switched(norms, True), self.attached():
-                for k, batch in enumerate(batches):
-                    for norm in norms:
-                        norm.momentum = 1 / (k + 1)  # a plain average over the batches
-                    loss(self.model, batch)
-        finally:
-            for norm, momentum in momenta:
-                norm.momentum = momentum
+        with self.attached():
+            average_statistics(self.model, loss, batches)
         self.scratch.update(scratch)
         for name in measured:
             kept = spread(self.layouts[name].dims[0], self._kept, 1.0, self.fixed[name])
@@ -270,7 +262,7 @@ class OverGrown:
     def _kept(self, width: str) -> Tensor:
         if width in self.rosters:
             return (self.rosters[width].sign >= 0).float()
-        return torch.ones(self.anatomy[width].size)
+        return torch.ones(self.anatomy[width].size, device=next(iter(self.epsilon.values())).device)
 
 
 def fill_births(plan: Plan, tensor: Tensor, births: Tensor) -> Tensor:

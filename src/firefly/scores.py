@@ -9,7 +9,6 @@ On the joint path all ε move together, so that the gains add up to L(0) - L(ε�
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -62,12 +61,13 @@ def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
 def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
     """Step one: let the candidates find their directions, inside the ball.
 
-    Should the loss climb well above where it began, the step was too long: begin again with a third of it.
+    Where the loss has risen, on the batches that came first, the steps were too long: begin again with a third of them.
     """
     free = list(over.delta.values())
     start = [delta.detach().clone() for delta in free]
     optimizer = torch.optim.Adam(free, lr=steps.lr, betas=(0.9, 0.99), foreach=True)
-    lr, seen = steps.lr, []
+    first: list[tuple[Any, Tensor]] = []  # batches, and their loss close to the start
+    lr, since = steps.lr, 0
     for step, batch in enumerate(islice(endless(batches), steps.count)):
         optimizer.param_groups[0]["lr"] = lr * (1 - step / steps.count)
         with over.attached():
@@ -76,23 +76,24 @@ def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -
         for delta, gradient in zip(free, gradients):
             delta.grad = gradient
         optimizer.step()
-        seen.append(value.detach())
-        last = step + 1 == steps.count
-        if step % 5 == 4 or last:
+        first += [(batch, value.detach())] if len(first) < 4 else []
+        since += 1
+        if since % 5 == 0 or step + 1 == steps.count:
             over.project()
-            if _climbs(seen):
-                lr, seen = lr / 3, seen[:1]
-                optimizer.state.clear()
-                with torch.no_grad():
-                    for delta, begin in zip(free, start):
-                        delta.copy_(begin)
+        if since in (10, 30, 100) and _rose(over, loss, first):
+            lr, since = lr / 3, 0
+            optimizer.state.clear()
+            with torch.no_grad():
+                for delta, begin in zip(free, start):
+                    delta.copy_(begin)
         steps.report(step + 1, steps.count)
 
 
-def _climbs(losses: list[Tensor]) -> bool:
-    """Whether the last losses are far above the first, which is that of f_t up to the small random splits."""
-    first, last = losses[0].item(), torch.stack(losses[-5:]).mean().item()
-    return not math.isfinite(last) or last > 1.25 * first + 0.1
+@torch.no_grad()
+def _rose(over: OverGrown, loss: Loss, first: list[tuple[Any, Tensor]]) -> bool:
+    with over.attached():
+        now = torch.stack([scalar_loss(loss, over.model, batch) for batch, _ in first]).mean().item()
+    return not now <= torch.stack([value for _, value in first]).mean().item()
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from firefly.commit import evaluate
 from firefly.errors import FireflyError
 from firefly.overgrown import Epsilon, OverGrown
 from firefly.scores import Loss, mean_loss, scalar_loss, scaled
+from firefly.statistics import adopt_statistics, average_statistics
 from firefly.swap import swapped, switched
 from firefly.widths import as_arguments
 
@@ -99,6 +100,12 @@ def settle(
         if after <= before:
             break
         factor /= 2
+    if over.model.training:  # in eval mode the statistics are part of the function that was optimised
+        measured = {name: tensor.clone() for name, tensor in tensors.items()}
+        buffers = {name: buffer.detach().clone() for name, buffer in over.model.named_buffers()}
+        with swapped(over.model, {**buffers, **measured}, sized):
+            average_statistics(over.model, loss, held)
+        adopt_statistics(plans, tensors, measured)
     return tensors, after, factor
 
 

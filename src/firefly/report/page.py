@@ -33,6 +33,24 @@ th:first-child, td:first-child { text-align: left }
 table.settings td { text-align: left; white-space: normal; vertical-align: top }
 """
 
+EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them. At each growth
+every neuron offers to split in two, and every width offers brand-new neurons; all are tried at once in one over-grown
+network, and those with the largest <em>gain</em>, the predicted decrease of the training loss, stay.</p>"""
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -63,16 +81,7 @@ def render(
         parts += map(show_picture, pictures[1:])
     if settings:
         parts += ["<h2>Settings</h2>", show_settings(settings)]
-    body = "\n".join(parts)
-    head = (
-        f'<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>'
-    )
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n'
-
-
-EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them. At each growth every
-neuron offers to split in two, and every width offers brand-new neurons; all are tried at once in one over-grown network,
-and those with the largest <em>gain</em>, the predicted decrease of the training loss, stay.</p>"""
+    return PAGE.format(title=escape(title), style=STYLE, body="\n".join(parts))
 
 
 def paragraphs(text: str) -> list[str]:

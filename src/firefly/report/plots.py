@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from firefly.errors import FireflyError
@@ -147,7 +148,7 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
     places = [float(value) for value in values]
     for _ in range(200):
         moved = False
-        for below, above in zip(order, order[1:]):
+        for below, above in pairwise(order):
             lack = gap - (places[above] - places[below])
             if lack > 1e-9 * gap:
                 places[below] -= lack / 2

@@ -1,0 +1,233 @@
+"""The command line: `firefly demo`, `reproduce`, `report`, `widths`, `data get`. Each imports what it needs as it runs.
+
+Exit codes: 0 done; 2 something in the input is wrong, said in words on stderr; 130 stopped with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import firefly
+from firefly.errors import FireflyError
+
+EXPERIMENTS = {
+    "toy": "firefly.experiments.toy"
+}  # name -> module with add_arguments(parser), run(args), plot(rows, path)
+
+ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
+
+  firefly demo                                             a minute: grow a small network, see the report
+  firefly reproduce toy                                    an experiment of the paper, measured here
+  firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = make_parser().parse_args(argv)
+    try:
+        return int(args.command(args) or 0)
+    except FireflyError as error:
+        print(f"firefly: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> ArgumentParser:
+    parser = ArgumentParser("firefly", description=ABOUT, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"firefly {firefly.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[[Namespace], Any], short: str, more: str, **at: Any) -> ArgumentParser:
+        about = {"description": f"{short[0].upper()}{short[1:]}.\n\n{more}", "help": short}
+        made: ArgumentParser = at.get("to", commands).add_parser(
+            name, **about, formatter_class=RawDescriptionHelpFormatter
+        )
+        made.set_defaults(command=command)
+        return made
+
+    add_demo(add)
+    add_reproduce(add)
+    add_report(add)
+    add_widths(add)
+    add_data(add)
+    return parser
+
+
+# ---- demo ------------------------------------------------------------------------------------------------------------
+
+DEMO = """A network with very few channels learns handwritten digits that come with the package, and grows on the way.
+Networks of fixed width learn beside it, in the same way and as long. You see every epoch and what each growth
+added where; at the end there is a page with pictures: report.html. Nothing is downloaded.
+
+  firefly demo
+  firefly demo --seed 1 --out runs/again
+"""
+
+
+def add_demo(add: Callable[..., ArgumentParser]) -> None:
+    parser = add("demo", run_demo, "grow a small network on digits and write a report (about a minute)", DEMO)
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="where to (runs/demo)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, another run (0)")
+    parser.add_argument("--epochs", type=int, help="how long every network learns, growths included")
+    parser.add_argument("--quick", action="store_true", help="seconds only, on few images: to see that all works")
+
+
+def run_demo(args: Namespace) -> None:
+    from firefly import demo
+
+    demo.run(args.out, seed=args.seed, epochs=args.epochs, quick=args.quick)
+
+
+# ---- reproduce -------------------------------------------------------------------------------------------------------
+
+REPRODUCE = f"""Measures an experiment of the paper and says what came out. Known so far: {", ".join(EXPERIMENTS)}.
+
+  firefly reproduce toy            a short version
+  firefly reproduce toy --help     what can be set
+"""
+
+
+def add_reproduce(add: Callable[..., ArgumentParser]) -> None:
+    parser = add("reproduce", run_experiment, "run an experiment of the paper", REPRODUCE)
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of: {', '.join(EXPERIMENTS)}")
+    parser.add_argument("options", nargs=REMAINDER, metavar="...", help="its options")
+
+
+def run_experiment(args: Namespace) -> int:
+    module = find_experiment(args.experiment)
+    parser = ArgumentParser(
+        f"firefly reproduce {args.experiment}",
+        description=module.__doc__,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(args.options)) or 0)
+
+
+def find_experiment(name: str) -> Any:
+    if name not in EXPERIMENTS:
+        raise FireflyError(f"there is no experiment {name!r}; known so far: {', '.join(EXPERIMENTS)}")
+    return import_module(EXPERIMENTS[name])
+
+
+# ---- report ----------------------------------------------------------------------------------------------------------
+
+REPORT = """The file holds one network per line; each line names its experiment, and that experiment draws them.
+
+  firefly report results/toy.jsonl
+  firefly report runs/toy/toy.jsonl --out figures
+"""
+
+
+def add_report(add: Callable[..., ArgumentParser]) -> None:
+    parser = add("report", report_results, "draw the figures of a results file", REPORT)
+    parser.add_argument("results", type=Path, metavar="FILE.jsonl")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (beside the file)")
+
+
+def report_results(args: Namespace) -> None:
+    rows = read_results(args.results)
+    for name in dict.fromkeys(row["experiment"] for row in rows):
+        path = (args.out or args.results.parent) / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        drawn = find_experiment(name).plot([row for row in rows if row["experiment"] == name], path)
+        print(drawn or path)
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    import json
+
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise FireflyError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FireflyError(f"{path} is not a results file, one JSON object per line: {error}") from error
+    if not rows or not all(isinstance(row, dict) and "experiment" in row for row in rows):
+        raise FireflyError(f"{path} is not a results file: every line must be an object that names its experiment")
+    return rows
+
+
+# ---- widths ----------------------------------------------------------------------------------------------------------
+
+WIDTHS = """MODULE:FUNCTION is a function without arguments that returns the model; modules of the present folder are
+found. Prints a line per width: how many neurons, which layers make and read them, or why it is pinned.
+
+  firefly widths firefly.vision.models:vgg19 --shape 2,3,32,32
+  firefly widths mymodels:make_gpt --shape 2,16 --dtype int64
+"""
+
+
+def add_widths(add: Callable[..., ArgumentParser]) -> None:
+    parser = add("widths", print_widths, "show what of a model can grow", WIDTHS)
+    parser.add_argument("model", metavar="MODULE:FUNCTION")
+    shape = "of an input, the batch first; once per input"
+    parser.add_argument("--shape", type=read_shape, action="append", required=True, metavar="N,C,H,W", help=shape)
+    parser.add_argument("--dtype", choices=("float32", "int64"), default="float32", help="of the inputs (float32)")
+
+
+def print_widths(args: Namespace) -> None:
+    import torch
+
+    model = make_model(args.model).eval()
+    example = tuple(torch.zeros(shape, dtype=getattr(torch, args.dtype)) for shape in args.shape)
+    print(firefly.trace(model, example))
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    sizes = text.split(",")
+    if not all(size.strip().isdigit() and int(size) > 0 for size in sizes):
+        raise ArgumentTypeError(f"{text!r} is not a shape such as 2,3,32,32")
+    return tuple(map(int, sizes))
+
+
+def make_model(address: str) -> Any:
+    """Call MODULE:FUNCTION."""
+    module_name, _, name = address.partition(":")
+    if not module_name or not name:
+        raise FireflyError(f"{address!r} does not name a model: write MODULE:FUNCTION, e.g. mypackage.models:make")
+    sys.path.insert(0, "")
+    try:
+        function = getattr(import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        raise FireflyError(f"{address}: {error}; run it where Python finds the module") from error
+    except AttributeError as error:
+        raise FireflyError(f"{address}: {error}") from error
+    finally:
+        sys.path.remove("")
+    try:
+        model = function()
+    except TypeError as error:
+        raise FireflyError(f"{address} must be a function that works without arguments: {error}") from error
+    if not callable(getattr(model, "named_parameters", None)):
+        raise FireflyError(f"{address} must return an nn.Module, not {type(model).__name__}")
+    return model
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+DATA = """Fetches what is missing, goes on where it stopped, and compares with the published checksums.
+
+  firefly data get cifar10 --data data
+"""
+
+
+def add_data(add: Callable[..., ArgumentParser]) -> None:
+    parent = add("data", get_data, "fetch the data sets of the experiments", DATA)
+    inner = parent.add_subparsers(metavar="COMMAND", required=True)
+    parser = add("get", get_data, "fetch a data set from its official address", DATA, to=inner)
+    parser.add_argument("name", metavar="NAME", help="cifar10, cifar100, mnist, fashion-mnist or svhn")
+    folder = "the folder of all data sets (the environment's FIREFLY_DATA, else data)"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=folder)
+
+
+def get_data(args: Namespace) -> None:
+    from firefly.vision import download
+
+    print(f"{args.name} is in {download.fetch(args.name, args.data, progress=True)}")
