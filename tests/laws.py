@@ -70,10 +70,10 @@ def grow(model: nn.Module, entry: Entry, **options: Any) -> firefly.Growth:
 
 
 @torch.no_grad()
-def run(model: nn.Module, example: Any) -> list[Tensor]:
-    """The tensors that the model returns in eval mode; its modes stay as they are."""
+def run(model: nn.Module, example: Any, training: bool = False) -> list[Tensor]:
+    """The tensors that the model returns in this mode; its modes stay as they are."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(training)
     try:
         found = model(**example) if isinstance(example, Mapping) else model(*example)
         return [leaf.clone() for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
@@ -142,13 +142,15 @@ def grow_blindly(model: nn.Module, entry: Entry, **options: Any) -> Blind:
     return blind
 
 
-def assert_epsilon_zero_preserves(over: OverGrown, example: Any, expected: list[Tensor], tolerance: float) -> None:
+def assert_epsilon_zero_preserves(
+    over: OverGrown, example: Any, expected: list[Tensor], tolerance: float, training: bool = False
+) -> None:
     """f_{0,δ} = f, whatever δ is."""
     with torch.no_grad():
         for k, delta in enumerate(over.delta.values()):
             delta.copy_(torch.randn(delta.shape, generator=torch.Generator().manual_seed(k)))
     with over.attached({name: torch.zeros_like(epsilon) for name, epsilon in over.epsilon.items()}):
-        assert_close(run(over.model, example), expected, tolerance)
+        assert_close(run(over.model, example, training), expected, tolerance)
 
 
 def assert_grown_is_overgrown(model: nn.Module, blind: Blind, example: Any, tolerance: float) -> None:

@@ -1,5 +1,6 @@
 """The laws of one growth on every model of the zoo (Sec. 2.2, Algorithm 1), and its budgets, exact to the neuron."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -49,6 +50,20 @@ def test_epsilon_zero_preserves_the_function(entry: Entry) -> None:
     for kinds in KINDS:
         assert_epsilon_zero_preserves(overgrow(model, entry.name, kinds), example, expected, 1e-12)
     assert_close(run(model, example), expected, 0.0)
+
+
+@every_growing
+def test_epsilon_zero_preserves_the_function_in_train_mode(entry: Entry) -> None:
+    """Batch statistics of copies are those of their parent."""
+    if entry.name == "mlp_dropout":
+        pytest.skip("functional dropout draws other numbers for a larger layer")
+    entry = in_double(entry)
+    model, example = entry.make(), entry.example()
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    expected = run(copy.deepcopy(model), example, training=True)
+    assert_epsilon_zero_preserves(overgrow(model, entry.name), example, expected, 1e-12, training=True)
 
 
 @every_growing

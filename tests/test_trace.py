@@ -141,6 +141,11 @@ def gate_without_gradient(x: Tensor) -> Tensor:
     return x * gate
 
 
+def gate_by_halves(x: Tensor) -> Tensor:
+    value, gate = x.chunk(2, -1)
+    return value * gate.sigmoid()
+
+
 def standardise(x: Tensor) -> Tensor:
     variance, mean = torch.var_mean(x, dim=1, keepdim=True)
     return (x - mean) / (variance + 1).sqrt()
@@ -158,7 +163,7 @@ GROWS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "sum over a new dimension": (lambda x: (x[:, None] * torch.ones(3, 1).to(x)).sum(1), 16),
     "repeat": (lambda x: x.repeat(1, 2), 32),
     "interleave": (lambda x: x.repeat_interleave(2, dim=1), 32),
-    "glu by hand": (lambda x: (lambda a, b: a * b.sigmoid())(*x.chunk(2, -1)), 8),
+    "glu by hand": (gate_by_halves, 8),
 }
 PINS: dict[str, tuple[Callable[[Tensor], Tensor], int, str]] = {
     "sort": (lambda x: x.sort(dim=1).values, 16, "sort"),

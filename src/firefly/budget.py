@@ -129,6 +129,7 @@ def select(
     candidates: who stands for election; eligible: "gain" for those with D_i > 0 only, "all" for the paper's |s_i|.
     """
     sizes = dict(anatomy.sizes())
+    gains, candidates = ({n: value.cpu() for n, value in given.items()} for given in (gains, candidates))
     limits = budget.limits(anatomy, list(gains))
     parts = {name: [limit.of(name) for limit in limits] for name in gains}
 

@@ -12,6 +12,8 @@ from firefly.baselines.splitting import Softened, dot, find_directions, find_low
 from firefly.experiments.rbf import RBF, draw_network, draw_truth, mean_square, train
 from firefly.overgrown import OverGrown
 from firefly.scores import Steps, mean_loss
+from laws import in_double
+from zoo import ZOO
 
 STEPS = Steps(100, 0.1, lambda step, steps: None)
 
@@ -82,6 +84,24 @@ def test_curvature_is_the_change_of_the_loss(training: bool) -> None:
             one[name][i] = step / over.scale[name][i]
             change = mean_loss(over, squares, [IMAGES], one) - before
             assert math.isclose(change, 0.5 * step**2 * value, rel_tol=2e-3, abs_tol=1e-11)
+
+
+def test_matrices_of_a_deep_network_by_hand() -> None:
+    """S of the second hidden layer, whose neurons read split ones: E[∂L/∂a · σ''(u) · ĥĥᵀ]."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    x, y = torch.randn(16, 3).double(), torch.randn(16, 2).double()
+    hidden = model[:2](x).detach()
+    u = model[2](hidden).detach()
+    a = torch.tanh(u).requires_grad_()
+    (slope,) = torch.autograd.grad((model[4](a) - y).square().mean(), a)
+    inputs = torch.cat([hidden, torch.ones(16, 1)], 1)
+    curved = -2 * torch.tanh(u) * (1 - torch.tanh(u).square())
+    expected = torch.einsum("nc,nd,ne->cde", slope * curved, inputs, inputs)
+    over = overgrow(model, x)
+    start = {name: delta.detach() for name, delta in over.delta.items()}
+    found = explicit(lambda vectors: multiply(over, squares, [(x, y)], vectors), start, ["2.weight", "2.bias"])
+    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-9)  # the scale of a neuron is kept in float32
 
 
 def test_lanczos_agrees_with_eigh_for_neurons_of_every_size() -> None:
@@ -160,6 +180,18 @@ def test_without_negative_curvature_nothing_splits_unless_always() -> None:
     assert growth.neurons == 0 and net.neurons == 1
     assert growth.notes
     assert firefly.grow(net, mean_square, [data], **how, method=splitting(always=True)).neurons == 1
+
+
+@pytest.mark.parametrize("name", ["vit", "gpt", "convnext", "llama"])
+def test_the_promise_is_kept_in_models_of_every_kind(name: str) -> None:
+    entry = in_double(ZOO[name])
+    model, example, batches = entry.make(), entry.example(), entry.batches()
+    growth = firefly.grow(
+        model, entry.loss, batches, example=example, neighborhood=[firefly.Split()], budget=firefly.Neurons(2),
+        method=splitting(step=1e-3, iterations=5),
+    )  # fmt: skip
+    assert growth.neurons == 2 and growth.predicted > 0
+    assert math.isclose(growth.loss_before - growth.loss_after, growth.predicted, rel_tol=0.05)
 
 
 def test_a_linear_layer_never_splits() -> None:

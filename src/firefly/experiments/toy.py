@@ -24,8 +24,11 @@ import torch
 
 import firefly
 from firefly.baselines import random_search, splitting
+from firefly.descent import Method
 from firefly.errors import FireflyError
 from firefly.experiments.rbf import RBF, Data, draw_network, draw_truth, mean_square, train
+from firefly.overgrown import OverGrown
+from firefly.scores import Loss, Steps, descend
 
 Row = dict[str, Any]
 
@@ -39,10 +42,10 @@ class Setting:
     lr: float = 0.1  # of Adam, falling along a cosine to zero between two growths
     start: float = 1.0  # standard deviation of w and θ of the first neuron, and of Scratch
     steps: int = 100  # of step one; RandSearch tunes as long
-    step_lr: float = 0.5  # of step one
+    step_lr: float = 0.1  # of step one
     split: float = 0.01  # ε of a split
     new: float = 0.1  # ε of a new neuron
-    scale: float = 0.1  # standard deviation of a new neuron's first θ
+    scale: float = 0.1  # standard deviation of a new neuron's first θ: "N(0, 0.1)" in the paper
     tries: int = 3  # of RandSearch
 
 
@@ -106,13 +109,27 @@ def _shared(net: RBF, data: Data, seed: int) -> dict[str, Any]:
     return {"example": data[0], "budget": firefly.Neurons(1), "anatomy": anatomy, "evaluate_on": 1, "seed": seed}
 
 
-def _neighborhood(setting: Setting, new: int) -> list[Any]:
+def _neighborhood(setting: Setting, new: int, scale: float | None) -> list[Any]:
     kinds: list[Any] = [firefly.Split(setting.split)]
-    return [*kinds, firefly.New(new, setting.new, setting.scale)] if new else kinds
+    return [*kinds, firefly.New(new, setting.new, scale)] if new else kinds
+
+
+def descend_from(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps, std: float) -> None:
+    """Step one from new neurons ~ N(0, std²), which move as fast as those that are there.
+
+    `New(scale=std)` would draw them as small, and slow them down to that size as well: too slow to get anywhere.
+    """
+    size, generator = over.rosters["hidden"].size, torch.Generator().manual_seed(torch.initial_seed() + 1)
+    for name in ("hidden.weight", "hidden.bias"):
+        rows = over.delta[name].detach()[size:]
+        rows.copy_(std / over.scale["hidden"][-1] * torch.randn(rows.shape, generator=generator))
+    descend(over, loss, batches, steps)
 
 
 def grow_firefly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -> firefly.Growth:
-    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new), "steps": setting.steps, "lr": setting.step_lr}
+    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new, None)}
+    how |= {"steps": setting.steps, "lr": setting.step_lr}
+    how |= {"method": Method(descend=partial(descend_from, std=setting.scale))}
     return firefly.grow(net, mean_square, [data], **how, **_shared(net, data, seed))
 
 
@@ -125,8 +142,8 @@ def grow_randomly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -
     def tune(child: Any) -> None:
         train([child], [data], setting.steps, setting.lr)
 
-    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new), "tries": setting.tries, "tune": tune}
-    return random_search(net, mean_square, [data], **how, **_shared(net, data, seed))
+    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new, setting.scale), "tries": setting.tries}
+    return random_search(net, mean_square, [data], tune=tune, **how, **_shared(net, data, seed))
 
 
 GROWN: dict[str, Callable[[RBF, Data, int, Setting], firefly.Growth]] = {
@@ -288,16 +305,18 @@ def plot(rows: list[Row], path: Path | str) -> Path:
         raise FireflyError("figures need matplotlib: pip install 'firefly-descent[report]'")
     from matplotlib.figure import Figure
 
+    methods = list(dict.fromkeys(method for labels in PANELS.values() for method in labels))
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     for axes, (title, labels) in zip(figure.subplots(1, 2, sharey=True), PANELS.items()):
         for number, (method, label) in enumerate(labels.items()):
-            curve, color = summarise(rows, method), f"C{number}"
+            curve, color = summarise(rows, method), f"C{methods.index(method)}"
+            where = [neurons + 0.05 * (number - (len(labels) - 1) / 2) for neurons in curve.neurons]  # side by side
             bars = {"yerr": curve.error, "marker": "o", "markersize": 3.5, "capsize": 2, "linewidth": 1.5}
-            axes.errorbar(curve.neurons, curve.mean, **bars, color=color, label=label)
-            axes.plot(curve.neurons, curve.median, color=color, linestyle=":", linewidth=1)
+            axes.errorbar(where, curve.mean, **bars, color=color, label=label)
+            axes.plot(where, curve.median, color=color, linestyle=":", linewidth=1)
         axes.set(title=title, xlabel="neurons", yscale="log")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", loc="lower left")
     truths = len({row["seed"] for row in rows})
     figure.axes[0].set_ylabel(f"training loss (MSE), {truths} truths\nmean ± standard error; dotted: median")
     path = Path(path)

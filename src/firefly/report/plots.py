@@ -17,7 +17,6 @@ Row = Mapping[str, Any]
 
 FRONT = "#D55E00"  # the series a page is about
 BEHIND = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#999999")
-WIDTHS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999999")
 INK, FAINT = "#222222", "#8a8a8a"
 MARKERS = "osD^vP"
 
@@ -33,7 +32,7 @@ def draw_points(points: Sequence[Row], metric: str = "accuracy") -> bytes:
         errors = [row.get("error", 0.0) for row in rows]
         axes.errorbar(x, y, yerr=errors if any(errors) else None, label=series, elinewidth=1, linewidth=1.8, **style)
         for row in rows:
-            place = ((0, 10), "center", "bottom") if number == 0 else ((9, -5), "left", "top")
+            place = ((-7, 6), "right", "bottom") if number == 0 else ((7, -6), "left", "top")
             annotate(axes, row.get("label", ""), (row["parameters"], row[metric]), *place, colour)
     axes.set_xscale("log")
     label_parameters(axes, [row["parameters"] for row in points])
@@ -43,49 +42,24 @@ def draw_points(points: Sequence[Row], metric: str = "accuracy") -> bytes:
 
 
 def draw_widths(history: Sequence[Row]) -> bytes:
-    """Neurons per width over time: a line each where they are few, else a bar each with a part per growth."""
-    sizes = track_widths(history)
-    return draw_width_lines(sizes, history) if len(sizes) <= len(WIDTHS) else draw_width_bars(sizes, history)
-
-
-def draw_width_lines(sizes: Mapping[str, list[int]], history: Sequence[Row]) -> bytes:
-    figure, axes = make_figure(7.4, 4.2)
-    x, label = growth_times(history)
-    end = x[-1] + 0.9 * max(x[-1] - x[-2], 0.35 * (x[-1] - x[0]))
-    top = max(map(max, sizes.values()))
-    ends = spread([counts[-1] for counts in sizes.values()], 0.06 * top)
-    for (name, counts), colour, place in zip(sizes.items(), WIDTHS, ends):
-        axes.step([*x, end], [*counts, counts[-1]], where="post", color=colour, linewidth=2.2)
-        text = f"{name}: {counts[0]} → {counts[-1]}"
-        axes.annotate(text, (end, place), (7, 0), textcoords="offset points", va="center", color=colour, fontsize=10.5)
-    axes.set_xticks(x)
-    axes.set_ylim(0, max(top, *ends) * 1.06)
-    axes.set_xlim(x[0], end)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    finish(axes, label, "neurons")
-    return to_png(figure)
-
-
-def draw_width_bars(sizes: Mapping[str, list[int]], history: Sequence[Row]) -> bytes:
+    """Neurons per width over time: a bar for each, with a part for the start and one for each growth."""
     from matplotlib import colormaps
 
-    figure, axes = make_figure(7.4, 1.2 + 0.24 * len(sizes))
-    x, _ = growth_times(history)
-    known = "epoch" in history[0]
-    colours = ["#c8c8c8", *(colormaps["viridis"](0.95 - 0.9 * k / max(len(x) - 2, 1)) for k in range(len(x) - 1))]
-    places = range(len(sizes))
-    for k, colour in enumerate(colours):
+    sizes = track_widths(history)
+    figure, axes = make_figure(7.4, 1.2 + max(0.26 * len(sizes), 1.8))
+    shades = [0.95 - 0.85 * k / max(len(history) - 1, 1) for k in range(len(history))]
+    colours = ["#c8c8c8", *map(colormaps["viridis"], shades)]
+    for k, (colour, when) in enumerate(zip(colours, name_growths(history))):
         left = [counts[k - 1] if k else 0 for counts in sizes.values()]
-        more = [counts[k] - (counts[k - 1] if k else 0) for counts in sizes.values()]
-        when = "at the start" if k == 0 else (f"after epoch {x[k]}" if known else f"growth {k}")
-        axes.barh(places, more, left=left, color=colour, height=0.78, label=when)
-    for place, counts in zip(places, sizes.values()):
-        axes.annotate(str(counts[-1]), (counts[-1], place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.set_yticks(places, sizes)
+        more = [counts[k] - before for counts, before in zip(sizes.values(), left)]
+        axes.barh(range(len(sizes)), more, left=left, color=colour, height=0.78, label=when)
+    for place, counts in enumerate(sizes.values()):
+        annotate(axes, f"{counts[-1]:,}", (counts[-1], place), (5, 0), "left", "center", INK)
+    axes.set_yticks(range(len(sizes)), sizes)
     axes.invert_yaxis()
     finish(axes, "neurons", "")
     axes.grid(False, axis="y")
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.04, 0.5))
+    axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.04, 0.5), handlelength=1)
     return to_png(figure)
 
 
@@ -135,11 +109,11 @@ def track_widths(history: Sequence[Row]) -> dict[str, list[int]]:
     return found
 
 
-def growth_times(history: Sequence[Row]) -> tuple[list[int], str]:
-    """Where on the x axis the start and each growth are, and what that axis is."""
-    if all("epoch" in growth for growth in history):
-        return [0, *(growth["epoch"] for growth in history)], "epoch (ticks: growths)"
-    return list(range(len(history) + 1)), "growth"
+def name_growths(history: Sequence[Row]) -> list[str]:
+    """The start and each growth, by epoch where that is known."""
+    known = all("epoch" in growth for growth in history)
+    names = [f"after epoch {row['epoch']}" if known else f"growth {k}" for k, row in enumerate(history, start=1)]
+    return ["at the start", *names]
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
@@ -181,14 +155,14 @@ def make_figure(wide: float, high: float) -> tuple[Any, Any]:
 
 def finish(axes: Any, x: str, y: str) -> None:
     """Labels, light grid, no box; shares as per cent, large numbers with separators."""
-    from matplotlib.ticker import FuncFormatter, PercentFormatter
+    from matplotlib.ticker import FuncFormatter
 
     axes.set_xlabel(x, color=INK, fontsize=11)
     axes.set_ylabel(y.replace("_", " "), color=INK, fontsize=11)
     if "accuracy" in y:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    elif y == "neurons":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g} %"))
+    if x == "neurons":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, which="both", labelsize=10, color=FAINT)
@@ -210,9 +184,12 @@ def label_parameters(axes: Any, values: Sequence[int]) -> None:
 def annotate(
     axes: Any, text: str, at: tuple[float, float], offset: tuple[int, int], across: str, up: str, colour: str
 ) -> None:
-    style = {"textcoords": "offset points", "ha": across, "va": up, "color": colour, "fontsize": 9.5}
+    """Text beside a point, with a white rim so that it can be read on a line."""
+    from matplotlib.patheffects import withStroke
+
+    style = {"textcoords": "offset points", "ha": across, "va": up, "color": colour, "fontsize": 9.5, "zorder": 20}
     if text:
-        axes.annotate(text, at, offset, **style, zorder=20)
+        axes.annotate(text, at, offset, **style, path_effects=[withStroke(linewidth=3, foreground="white")])
 
 
 def to_png(figure: Any) -> bytes:
