@@ -136,7 +136,7 @@ def test_state_of_a_norm_is_halved_and_its_buffers_are_copied() -> None:
     model = entry.make()
     optimizer = OPTIMIZERS["adam"](model.parameters())
     train(model, entry, optimizer, 5)
-    norm: Any = model.get_submodule("features.1")
+    norm: Any = model.eval().get_submodule("features.1")  # in train mode the statistics are measured anew
     before, mean = optimizer.state[norm.weight]["exp_avg"].clone(), norm.running_mean.clone()
     blind = grow_blindly(model, entry, optimizer=optimizer, widths=["features.0"], neighborhood=[firefly.Split()])
     split = blind.chosen.split["features.0"]

@@ -147,7 +147,7 @@ def test_a_loss_that_is_not_finite_is_an_error_or_chooses_nothing(value: float) 
         try:
             growth = grow(model, entry, loss=loss, batches=batches, optimizer=optimizer)
         except firefly.FireflyError as problem:
-            assert str(value) in str(problem)
+            assert "inf" in str(problem) or "nan" in str(problem)
         else:
             assert growth.neurons == 0 and growth.notes
         assert_untouched(before, snapshot(model, optimizer))

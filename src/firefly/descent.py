@@ -53,7 +53,7 @@ def grow(
     widths: Widths = None,
     seed: int = 0,
     steps: int = 100,
-    lr: float = 0.05,
+    lr: float = 0.02,
     evaluate_on: int = 8,
     rank: str = "decrease",
     path: str = "joint",
