@@ -229,3 +229,14 @@ def test_cuda(name: str) -> None:
     model = entry.make().cuda().double().eval()
     blind = grow_blindly(model, entry, batches=[cast(batches[0])], example=cast(example))
     assert_grown_is_overgrown(model, blind, cast(example), 1e-10)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet", "mobilenet_v2", "conv1d"])
+def test_a_split_without_length_changes_nothing(name: str) -> None:
+    """In train mode a split copy's running statistics follow it, continuously from its parent's."""
+    entry = ZOO[name]
+    model, _ = make_trained(entry)
+    expected = run(model, entry.example())
+    growth = grow_blindly(model.train(), entry, neighborhood=[firefly.Split(1e-6)]).growth
+    assert growth.neurons > 0
+    assert_close(run(model, entry.example()), expected, 1e-3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.swap import switched
-from firefly.tensors import Plan, per_entry
+from firefly.tensors import Plan, carry, per_entry
 
 STATISTICS = ("mean of data", "variance of data")
 
@@ -30,9 +30,18 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
             norm.momentum = momentum
 
 
-def adopt_statistics(plans: Mapping[str, Plan], tensors: dict[str, Tensor], measured: Mapping[str, Tensor]) -> None:
-    """Take the measured statistics for split and new neurons; all others keep theirs."""
+def adopt_statistics(
+    plans: Mapping[str, Plan], tensors: dict[str, Tensor], before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> None:
+    """Give new neurons the statistics measured after the growth, and split ones the change between before and after.
+
+    A running average is not the average over a few batches, so that only the difference that the split makes counts.
+    """
     for name, plan in plans.items():
         if plan.layout.start in STATISTICS:
-            moved = per_entry(plan, 0, lambda r, _: (r.born | (r.sign != 0)).float(), 0.0, tensors[name])
-            tensors[name] = torch.where(moved > 0, measured[name], tensors[name])
+            own, parent = tensors[name], carry(plan, before[name])
+            mean = plan.layout.start == STATISTICS[0]
+            moved = own + after[name] - parent if mean else own * after[name] / parent.clamp(min=1e-12)
+            split = per_entry(plan, 0, lambda roster, _: (roster.sign != 0).float(), 0.0, own)
+            born = per_entry(plan, 0, lambda roster, _: roster.born.float(), 0.0, own)
+            tensors[name] = torch.where(born > 0, after[name], torch.where(split > 0, moved, own))

@@ -101,11 +101,13 @@ def settle(
             break
         factor /= 2
     if over.model.training:  # in eval mode the statistics are part of the function that was optimised
-        measured = {name: tensor.clone() for name, tensor in tensors.items()}
-        buffers = {name: buffer.detach().clone() for name, buffer in over.model.named_buffers()}
-        with swapped(over.model, {**buffers, **measured}, sized):
+        own = {name: buffer.detach().clone() for name, buffer in over.model.named_buffers()}
+        grown = {name: tensor.clone() for name, tensor in tensors.items()}
+        with swapped(over.model, own):
             average_statistics(over.model, loss, held)
-        adopt_statistics(plans, tensors, measured)
+        with swapped(over.model, {**{n: b.clone() for n, b in own.items()}, **grown}, sized):
+            average_statistics(over.model, loss, held)
+        adopt_statistics(plans, tensors, own, grown)
     return tensors, after, factor
 
 
