@@ -10,12 +10,13 @@ from itertools import islice
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from firefly.anatomy import Anatomy
 from firefly.budget import Budget
 from firefly.errors import FireflyError
-from firefly.swap import switched
 
 Widths = Iterable[str] | Callable[[Any], bool] | None
 
@@ -63,15 +64,31 @@ def hold_batches(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterab
     return batches, held
 
 
+class WithoutDropout(TorchFunctionMode):
+    """Inside it dropout does nothing: its noise would drown the small differences that a growth looks for."""
+
+    functions = frozenset(
+        (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self.functions:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
+            kwargs = {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
     """A growth leaves the random state, the modes and the gradients as they were; dropout is off inside."""
     gradients = [(p, p.grad) for p in model.parameters()]
-    dropout = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
-        stack.enter_context(switched(dropout, False))
+        if model.training:
+            stack.enter_context(WithoutDropout())
         stack.enter_context(torch.enable_grad())
         torch.manual_seed(seed)
         try:
