@@ -63,7 +63,15 @@ def plain_mlp() -> nn.Sequential:
 
 def grow_by_firefly(model: nn.Module, batches: list[Any], steps: int) -> firefly.Growth:
     return firefly.grow(
-        model, loss, batches, example=batches[0][0][:2], budget=firefly.Neurons(ADDED), steps=steps, evaluate_on=8
+        model,
+        loss,
+        batches,
+        example=batches[0][0][:2],
+        neighborhood=[firefly.Split(), firefly.New(ADDED, epsilon=1.0)],
+        budget=firefly.Neurons(ADDED),
+        steps=steps,
+        lr=0.1,
+        evaluate_on=4,
     )
 
 
@@ -121,7 +129,7 @@ def measure(seed: int, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60, help="steps of Firefly's step one")
+    parser.add_argument("--steps", type=int, default=45, help="steps of Firefly's step one")
     parser.add_argument("--out", help="append the result as a JSON line")
     args = parser.parse_args()
     torch.set_num_threads(1)
