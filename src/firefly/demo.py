@@ -7,13 +7,10 @@ test images serve for the reported figures alone.
 
 from __future__ import annotations
 
-import json
-import math
-import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import firefly
-from firefly import report
 from firefly.errors import FireflyError
 from firefly.vision import digits
 
@@ -98,7 +94,9 @@ def choose_setting(epochs: int | None, quick: bool) -> Setting:
         setting = replace(setting, epochs=epochs)
     if not setting.grows_after:
         least = setting.between + 1
-        raise FireflyError(f"--epochs {setting.epochs}: the first growth comes after {least - 1}; give at least {least}")
+        raise FireflyError(
+            f"--epochs {setting.epochs}: the first growth comes after {least - 1}; give at least {least}"
+        )
     return setting
 
 
@@ -147,9 +145,7 @@ def make_seeded(widths: Sequence[int], seed: int) -> nn.Module:
         return make_network(widths)
 
 
-def train(
-    model: nn.Module, data: Data, setting: Setting, seed: int, record: Record, name: str, grow: bool
-) -> None:
+def train(model: nn.Module, data: Data, setting: Setting, seed: int, record: Record, name: str, grow: bool) -> None:
     """Train one network, and let it grow if it may; the rounds of the learning rate are the same for all."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(

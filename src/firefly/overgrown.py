@@ -68,10 +68,12 @@ class OverGrown:
         self.base = {name: find_tensor(model, name).detach() for name in self.layouts}
         self.scale, self.reader_scale = self._measure_scales()
         self.epsilon = {name: self._radius(roster) for name, roster in self.rosters.items()}
+        self._random = generator, generator.get_state()
         self.delta = {name: self._start(lay, generator) for name, lay in self.layouts.items() if lay.free}
         self.births = {name: self._births(layout) for name, layout in self.layouts.items() if not layout.free}
         self.plans = self._make_plans(self.rosters, self.fold)
-        self.carried = {name: carry(self.plans[name], self.base[name]) for name in self.delta}
+        once = {name: folded(roster) for name, roster in self.rosters.items()}
+        self.carried = {n: carry(make_plan(self.layouts[n], once, once, device), self.base[n]) for n in self.delta}
         self.sizes = anatomy.mirrored({name: len(roster) for name, roster in self.rosters.items()})
         self.folds = {name: self._fold_of(name) for name in self.delta} if self.fold else {}
         self._factors: tuple[Epsilon | None, dict[str, Tensor | None]] = (None, {})
@@ -111,16 +113,30 @@ class OverGrown:
         return torch.cat([split, new]).to(roster.parent.device)
 
     def _start(self, layout: Layout, generator: torch.Generator) -> Tensor:
-        """δ at the start: random for the rows, zero for the columns that read new neurons, so that f is f_t."""
+        """δ at the start: small and random for splits, random for the rows of new neurons, zero for their columns.
+
+        So f begins within a hair of f_t; splits cannot begin at zero, where their gradient vanishes.
+        """
         base = self.base[layout.name]
         dtype = base.dtype if base.dtype == torch.float64 else torch.float32
         delta = torch.randn(compact_shape(layout, self.rosters), generator=generator, dtype=dtype).to(base.device)
         read, make = layout.role("reads"), layout.role("makes")
         if read is not None:
-            delta *= along(self._compact(layout.dims[read], lambda r: _old(r), delta), read, delta.ndim)
+            delta *= along(self._compact(layout.dims[read], _old, delta), read, delta.ndim)
+        if make is not None:
+            young = along(self._compact(layout.dims[make], lambda r: 1 - 0.9 * _old(r), delta), make, delta.ndim)
+            delta *= young
         if make is not None and layout.start == "zero":  # a bias: new neurons start without one
-            delta *= along(self._compact(layout.dims[make], lambda r: _old(r), delta), make, delta.ndim)
+            delta *= along(self._compact(layout.dims[make], _old, delta), make, delta.ndim)
         return delta.requires_grad_()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Put δ back to where it began."""
+        generator, state = self._random
+        generator.set_state(state)
+        for name, delta in self.delta.items():
+            delta.copy_(self._start(self.layouts[name], generator))
 
     def _compact(self, runs: tuple[Run, ...], of: Callable[[Roster], Tensor], like: Tensor) -> Tensor:
         def value(width: str) -> Tensor:
@@ -164,9 +180,13 @@ class OverGrown:
         else:
             factors = {name: self._factor(name, self.plans[name], epsilon) for name in self.delta}
         return {
-            name: move(self.carried[name], self.plans[name], factors[name], delta).to(self.base[name].dtype)
-            for name, delta in self.delta.items()
+            name: self._move(name, factors[name], delta).to(self.base[name].dtype) for name, delta in self.delta.items()
         }
+
+    def _move(self, name: str, factor: Tensor | None, delta: Tensor) -> Tensor:
+        """`carried` is in compact numbering, which takes half the memory of the over-grown tensor."""
+        plan = self.plans[name]
+        return move(gather(self.carried[name], plan.compact), plan, factor, delta)
 
     def _fill_scratch(self) -> None:
         """Buffers do not depend on δ: grow them once, into copies that a forward in train mode may write to."""

@@ -64,7 +64,6 @@ def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -
     Where the loss has risen, on the batches that came first, the steps were too long: begin again with a third of them.
     """
     free = list(over.delta.values())
-    start = [delta.detach().clone() for delta in free]
     optimizer = torch.optim.Adam(free, lr=steps.lr, betas=(0.9, 0.99), foreach=True)
     first: list[tuple[Any, Tensor]] = []  # batches, and their loss close to the start
     lr, since = steps.lr, 0
@@ -83,9 +82,7 @@ def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -
         if since in (10, 30, 100) and _rose(over, loss, first):
             lr, since = lr / 3, 0
             optimizer.state.clear()
-            with torch.no_grad():
-                for delta, begin in zip(free, start):
-                    delta.copy_(begin)
+            over.restart()
         steps.report(step + 1, steps.count)
 
 
