@@ -79,7 +79,7 @@ def add_demo(add: Callable[..., ArgumentParser]) -> None:
 
 
 def run_demo(args: Namespace) -> None:
-    from firefly import demo
+    import firefly.demo as demo
 
     demo.run(args.out, seed=args.seed, epochs=args.epochs, quick=args.quick)
 

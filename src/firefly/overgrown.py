@@ -103,8 +103,7 @@ class OverGrown:
             mean = own.mean() if roster.size else torch.tensor(0.1, device=own.device)
             mean = torch.where(mean > 0, mean, torch.full_like(mean, 0.1))
             own = torch.where(own > 0, own, mean)
-            born = mean if self.new is None or self.new.scale is None else torch.full_like(mean, self.new.scale)
-            scale[width] = torch.cat([own, born.expand(roster.new)])
+            scale[width] = torch.cat([own, mean.expand(roster.new)])
         return scale, readers
 
     def _radius(self, roster: Roster) -> Tensor:
@@ -124,11 +123,18 @@ class OverGrown:
         if read is not None:
             delta *= along(self._compact(layout.dims[read], _old, delta), read, delta.ndim)
         if make is not None:
-            young = along(self._compact(layout.dims[make], lambda r: 1 - 0.9 * _old(r), delta), make, delta.ndim)
-            delta *= young
+            delta *= along(self._per_entry(layout.dims[make], self._begin(), delta), make, delta.ndim)
         if make is not None and layout.start == "zero":  # a bias: new neurons start without one
             delta *= along(self._compact(layout.dims[make], _old, delta), make, delta.ndim)
         return delta.requires_grad_()
+
+    def _begin(self) -> dict[str, Tensor]:
+        """How large the rows of δ begin, per candidate: small for splits, as `New.scale` says for new neurons."""
+        wanted = None if self.new is None else self.new.scale
+        return {
+            name: torch.where(_old(r) > 0, 0.1, 1.0 if wanted is None else wanted / self.scale[name])
+            for name, r in self.rosters.items()
+        }
 
     @torch.no_grad()
     def restart(self) -> None:
