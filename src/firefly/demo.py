@@ -35,14 +35,14 @@ GROWN, FIXED = "grown by Firefly", "same width in every layer"
 class Setting:
     """What a run is made with."""
 
-    start: int = 3  # channels of each convolution before the first growth
-    fixed: tuple[int, ...] = (5, 7, 10)  # channels of each convolution in the networks beside it
+    start: int = 2  # channels of each convolution before the first growth
+    fixed: tuple[int, ...] = (4, 6, 9)  # channels of each convolution in the networks beside it
     epochs: int = 24  # that every network learns in all
     between: int = 3  # epochs before each growth
     growths: int = 3
-    budget: float = 0.6  # a growth may add this share of the parameters
-    new: int = 16  # brand-new neurons on offer in every width
-    steps: int = 120  # of step one
+    budget: float = 0.8  # a growth may add this share of the parameters
+    new: int = 24  # brand-new neurons on offer in every width
+    steps: int = 100  # of step one
     batch: int = 100
     lr: float = 0.1  # falls along a cosine to zero until the next growth, or the end
     decay: float = 5e-3
@@ -183,7 +183,7 @@ def copy_together(learner: Learner) -> dict[str, Any]:
 
 
 def name_size(growths: int) -> str:
-    return "before it grows" if growths == 0 else f"{growths} growth{'s' if growths > 1 else ''}"
+    return "start" if growths == 0 else f"{growths} growth{'s' if growths > 1 else ''}"
 
 
 def train(learner: Learner, until: int, data: Data, setting: Setting, record: Record) -> None:

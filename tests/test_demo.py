@@ -1,0 +1,38 @@
+"""`firefly demo --quick` and the example script."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from firefly import demo
+from firefly.errors import FireflyError
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_demo_grows_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = demo.run(tmp_path / "demo", quick=True)
+    text = page.read_text()
+    content = json.loads((page.parent / "history.json").read_text())
+    assert len(content["growths"]) == 2 and all(growth["added"] for growth in content["growths"])
+    grown = [point["parameters"] for point in content["points"] if point["series"] == demo.GROWN]
+    assert grown == sorted(grown) and len(set(grown)) == 3
+    assert "<img" in text and "http" not in text.replace("http://www.w3.org", "")
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_the_demo_needs_enough_epochs(tmp_path: Path) -> None:
+    with pytest.raises(FireflyError, match="epochs"):
+        demo.run(tmp_path, epochs=1)
+
+
+def test_the_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("plain_loop", ROOT / "examples" / "plain_loop.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(epochs=5, images=2000) > 0.5
+    out = capsys.readouterr().out
+    assert out.count("neurons in") >= 2 and "test accuracy" in out
