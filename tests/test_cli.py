@@ -13,17 +13,19 @@ from firefly.cli import main
 ROOT = Path(__file__).parent.parent
 
 
-def test_help_teaches_and_needs_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["--help"],
         ["demo", "--help"],
         ["reproduce", "--help"],
+        ["report", "--help"],
         ["widths", "--help"],
         ["data", "get", "--help"],
     ):
         with pytest.raises(SystemExit) as end:
             main(words)
-        assert end.value.code == 0 and "firefly" in capsys.readouterr().out
+        command = " ".join(["firefly", *words[:-1]])
+        assert end.value.code == 0 and f"\n  {command} " in capsys.readouterr().out  # an indented line to copy
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,22 +39,69 @@ def test_widths_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "13 of 14 widths can grow" in capsys.readouterr().out
 
 
+def test_widths_finds_a_model_of_the_present_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokens_here.py").write_text(
+        "from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 4))\n"
+        "\n\ndef text():\n    return 'a model'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["widths", "tokens_here:make", "--shape", "2,7", "--dtype", "int64"]) == 0
+    assert "1 of 2 widths can grow, 5 neurons" in capsys.readouterr().out
+    assert main(["widths", "tokens_here:text", "--shape", "2,7"]) == 2
+    assert "must return an nn.Module, not str" in capsys.readouterr().err
+    assert "" not in sys.path
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ["widths", "firefly.vision.models:nothing", "--shape", "2,3,32,32"],
-        ["widths", "firefly.vision.models:vgg16", "--shape", "2,5,32,32"],
-        ["data", "get", "imagenet", "--data", "nowhere"],
-        ["report", "no-such-file.jsonl"],
+        (["widths", "firefly.vision.models:nothing", "--shape", "2,3,32,32"], "nothing"),
+        (["widths", "no_such_module:make", "--shape", "2,3,32,32"], "no_such_module"),
+        (["widths", "firefly.vision.models", "--shape", "2,3,32,32"], "MODULE:FUNCTION"),
+        (["widths", "firefly.vision.models:build_vgg", "--shape", "2,3,32,32"], "without arguments"),
+        (["widths", "firefly.vision.models:vgg16", "--shape", "2,5,32,32"], "does not run"),
+        (["data", "get", "imagenet", "--data", "nowhere"], "imagenet"),
+        (["report", "no-such-file.jsonl"], "no-such-file.jsonl"),
+        (["report", __file__], "one JSON object per line"),
+        (["reproduce", "nothing"], "toy"),
+        (["demo", "--epochs", "1"], "--epochs 1"),
     ],
 )
-def test_errors_are_one_line_and_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main(words)
-    except SystemExit as end:  # argparse refuses some of it itself
-        code = end.code
-    assert code == 2
-    assert "Traceback" not in capsys.readouterr().err
+def test_errors_are_one_line_and_code_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert printed.err.startswith("firefly: ") and said in printed.err
+
+
+@pytest.mark.parametrize("words", [["widths", "a:b", "--shape", "2,x"], ["widths", "a:b", "--shape", "0,3"], []])
+def test_a_wrong_command_line_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+
+
+def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("firefly.demo.run", interrupt)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_reproduce_hands_its_options_to_the_experiment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+    monkeypatch.setattr("firefly.experiments.toy.run", lambda args: seen.append(args))
+    assert main(["reproduce", "toy", "--full", "--truths", "2"]) == 0
+    assert seen[0].full and seen[0].truths == 2
+    with pytest.raises(SystemExit):
+        main(["reproduce", "toy", "--help"])
+    assert "--truths" in capsys.readouterr().out
 
 
 def test_report_draws_the_toy(tmp_path: Path) -> None:

@@ -20,7 +20,25 @@ def test_the_demo_grows_and_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     grown = [point["parameters"] for point in content["points"] if point["series"] == demo.GROWN]
     assert grown == sorted(grown) and len(set(grown)) == 3
     assert "<img" in text and "http" not in text.replace("http://www.w3.org", "")
-    assert "report.html" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert str(page.resolve()) in printed and "2, 2, 2  (grown, start)" in printed
+    last = next(point for point in reversed(content["points"]) if point["series"] == demo.GROWN)
+    assert f"{last['test_accuracy']:.1%} with {last['parameters']:,} parameters" in text
+
+
+def test_a_network_is_compared_with_the_line_through_the_fixed_ones() -> None:
+    fixed = [{"parameters": 100, "test_accuracy": 0.90}, {"parameters": 10_000, "test_accuracy": 0.94}]
+    said = [demo.compare({"parameters": 1000, "test_accuracy": right}, fixed) for right in (0.93, 0.92, 0.90)]
+    assert said == ["1.0 points above the blue line", "on the blue line", "2.0 points below the blue line"]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    one = demo.start("one", 2, demo.Setting(), seed=0)
+    two = demo.copy_together(one)
+    weight = two["model"].conv1.weight
+    assert weight is two["optimizer"].param_groups[0]["params"][0]
+    weight.data.zero_()
+    assert one.model.conv1.weight.abs().sum() > 0
 
 
 def test_the_demo_needs_enough_epochs(tmp_path: Path) -> None:

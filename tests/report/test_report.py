@@ -1,5 +1,7 @@
 """The report: one page for any run, or an error that says what is missing."""
 
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from torch import nn
 
 import firefly
 from firefly import report
+from firefly.report import page, plots
 
 
 def grown() -> dict[str, object]:
@@ -37,3 +40,43 @@ def test_growths_alone_are_enough(tmp_path: Path) -> None:
 def test_a_row_without_its_number_is_named(tmp_path: Path) -> None:
     with pytest.raises(firefly.FireflyError, match="parameters"):
         report.write(tmp_path, [], points=[{"series": "mine", "accuracy": 0.5}])
+
+
+def test_the_table_of_a_growth_says_what_grew() -> None:
+    growth = grown()
+    text = page.show_growth(2, {**growth, "epoch": 7, "notes": ["a note <here>"]})
+    assert "Growth 2, after epoch 7: 2 more neurons, 43 → 63 parameters" in text
+    assert '<td class="left">0</td><td>4</td>' in text and "<td>6</td>" in text  # layer 0, from 4 neurons to 6
+    assert f"{growth['loss_before']:.4f}" in text and "a note &lt;here&gt;" in text
+
+
+def test_points_and_epochs_may_have_metrics_of_their_own(tmp_path: Path) -> None:
+    points = [{"series": "mine", "parameters": 10, "loss": 0.1234}]
+    epochs = [{"series": "mine", "epoch": 1, "held_out_accuracy": 0.5}]
+    text = report.write(tmp_path, [], points=points, epochs=epochs, metric="loss", epoch_metric="held_out_accuracy")
+    assert "0.1234" in text.read_text() and "Held out accuracy at the end" in text.read_text()
+
+
+def test_widths_are_followed_through_growths_that_leave_some_out() -> None:
+    history = [{"widths": {"a": (2, 5), "b": (3, 3)}}, {"widths": {"b": (3, 9)}}]
+    assert plots.track_widths(history) == {"a": [2, 5, 5], "b": [3, 3, 9]}
+    assert plots.draw_widths(history).startswith(b"\x89PNG")
+
+
+def test_labels_are_moved_apart_in_their_order() -> None:
+    places = plots.spread([0.0, 0.01, 0.5, 0.02], 0.1)
+    ordered = [places[k] for k in (0, 1, 3, 2)]
+    assert all(above - below >= 0.1 - 1e-6 for below, above in pairwise(ordered))
+    assert plots.spread([0.0, 1.0], 0.1) == [0.0, 1.0]
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(firefly.FireflyError, match=r"pip install firefly-descent\[report\]"):
+        report.write(tmp_path, [grown()])
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(firefly.FireflyError, match="file"):
+        report.prepare(tmp_path / "file")

@@ -18,7 +18,7 @@ from typing import Any
 from firefly.errors import FireflyError
 from firefly.report import page, plots
 
-__all__ = ["write"]
+__all__ = ["prepare", "write"]
 
 Row = Mapping[str, Any]
 
@@ -33,6 +33,7 @@ def write(
     text: str = "",
     title: str = "A network grown by Firefly",
     metric: str = "accuracy",
+    epoch_metric: str | None = None,
 ) -> Path:
     """Write `report.html` and its pictures (PNG) into a folder, and return the page's path.
 
@@ -43,15 +44,14 @@ def write(
         epochs: the metric at the end of each epoch, with "series" and "epoch": how training went.
         settings: what the run was made with, as a table at the end.
         text: paragraphs for the top of the page, plain text with blank lines between them.
-        metric: the key of the points and epochs that is plotted.
+        metric: the key of the points that is plotted, and of the epochs unless `epoch_metric` names another.
     """
     growths, points, epochs = list(history), list(points), list(epochs)
     check_rows("history", growths, ("added", "widths", "parameters", "loss_before", "loss_after"))
     check_rows("points", points, ("series", "parameters", metric))
-    check_rows("epochs", epochs, ("series", "epoch", metric))
-    drawn = draw(growths, points, epochs, metric)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_rows("epochs", epochs, ("series", "epoch", epoch_metric or metric))
+    folder = prepare(folder)
+    drawn = draw(growths, points, epochs, metric, epoch_metric or metric)
     for picture in drawn:
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     path = folder / "report.html"
@@ -59,14 +59,25 @@ def write(
     return path
 
 
-def draw(growths: list[Row], points: list[Row], epochs: list[Row], metric: str) -> list[page.Picture]:
+def prepare(folder: str | Path) -> Path:
+    """Make the folder and see that matplotlib is there: before a long run, so that nothing fails after it."""
+    plots.check_matplotlib()
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FireflyError(f"cannot make the folder {folder}: {error.strerror}; give another one") from error
+    return Path(folder)
+
+
+def draw(
+    growths: list[Row], points: list[Row], epochs: list[Row], metric: str, epoch_metric: str
+) -> list[page.Picture]:
     """The pictures there is data for."""
-    name = metric.replace("_", " ")
     drawn = []
     if points:
-        caption = f"{name.capitalize()} against parameters. Higher and further left is better."
-        if "accuracy" not in metric:
-            caption = f"{name.capitalize()} against parameters."
+        caption = f"{spell(metric)} against parameters."
+        if "accuracy" in metric:
+            caption += " Higher and further left is better."
         if any("error" in point for point in points):
             caption += " The bars are one standard error."
         drawn.append(page.Picture("parameters", plots.draw_points(points, metric), caption))
@@ -74,9 +85,13 @@ def draw(growths: list[Row], points: list[Row], epochs: list[Row], metric: str) 
         caption = "Neurons in each width as the network grew. Widths are named after the layer that makes them."
         drawn.append(page.Picture("widths", plots.draw_widths(growths), caption))
     if epochs:
-        caption = f"{name.capitalize()} at the end of each epoch; a dotted line marks a growth."
-        drawn.append(page.Picture("epochs", plots.draw_epochs(epochs, growths, metric), caption))
+        caption = f"{spell(epoch_metric)} at the end of each epoch; a dotted line marks a growth."
+        drawn.append(page.Picture("epochs", plots.draw_epochs(epochs, growths, epoch_metric), caption))
     return drawn
+
+
+def spell(metric: str) -> str:
+    return metric.replace("_", " ").capitalize()
 
 
 def check_rows(name: str, rows: list[Row], keys: tuple[str, ...]) -> None:

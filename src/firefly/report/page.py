@@ -29,8 +29,8 @@ figcaption, .note { color: var(--faint); font-size: .9rem; margin-top: .5rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem }
 th, td { padding: .3rem .9rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { font-weight: 600; background: var(--band) }
-th:first-child, td:first-child { text-align: left }
-table.settings td { text-align: left; white-space: normal; vertical-align: top }
+th.left, td.left { text-align: left }
+table.prose td { white-space: normal; vertical-align: top }
 """
 
 EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them. At each growth
@@ -98,11 +98,12 @@ def show_picture(picture: Picture) -> str:
 def show_points(points: Sequence[Row], metric: str) -> str:
     errors = any("error" in point for point in points)
     head = ["series", "network", "parameters", metric.replace("_", " "), *(["± standard error"] if errors else [])]
+    order = list(dict.fromkeys(point["series"] for point in points))
     rows = []
-    for point in points:
+    for point in sorted(points, key=lambda point: (order.index(point["series"]), point["parameters"])):
         row = [point["series"], point.get("label", ""), f"{point['parameters']:,}", form(point[metric], metric)]
         rows.append(row + ([form(point["error"], metric) if "error" in point else ""] if errors else []))
-    return table(head, rows)
+    return table(head, rows, left=2)
 
 
 def form(value: float, metric: str) -> str:
@@ -141,12 +142,15 @@ def describe_losses(growth: Row) -> str:
 
 def show_settings(settings: Mapping[str, Any]) -> str:
     rows = [[name.replace("_", " "), value] for name, value in settings.items()]
-    return table(["setting", "value"], rows).replace("<table>", '<table class="settings">')
+    return table(["setting", "value"], rows, left=2).replace("<table>", '<table class="prose">')
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def table(head: Iterable[str], rows: Iterable[Iterable[Any]], left: int = 1) -> str:
+    """A table whose first columns are text, the others numbers."""
+
     def line(cells: Iterable[Any], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+        parts = ((' class="left"' if n < left else "", escape(str(cell))) for n, cell in enumerate(cells))
+        return "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in parts) + "</tr>"
 
     body = "\n".join(line(row, "td") for row in rows)
     return f'<div class="wide"><table>\n<thead>{line(head, "th")}</thead>\n<tbody>\n{body}\n</tbody></table></div>'

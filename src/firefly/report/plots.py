@@ -43,10 +43,10 @@ def draw_points(points: Sequence[Row], metric: str = "accuracy") -> bytes:
 
 def draw_widths(history: Sequence[Row]) -> bytes:
     """Neurons per width over time: a bar for each, with a part for the start and one for each growth."""
-    from matplotlib import colormaps
-
     sizes = track_widths(history)
     figure, axes = make_figure(7.4, 1.2 + max(0.26 * len(sizes), 1.8))
+    from matplotlib import colormaps
+
     shades = [0.95 - 0.85 * k / max(len(history) - 1, 1) for k in range(len(history))]
     colours = ["#c8c8c8", *map(colormaps["viridis"], shades)]
     for k, (colour, when) in enumerate(zip(colours, name_growths(history))):
@@ -80,7 +80,8 @@ def draw_epochs(epochs: Sequence[Row], history: Sequence[Row] = (), metric: str 
         if "epoch" in growth:
             axes.axvline(growth["epoch"], color=FAINT, linewidth=1, linestyle=":", zorder=0)
     axes.set_ylim(low, high)
-    axes.set_xlim(min(row["epoch"] for row in epochs), last)
+    first = min(row["epoch"] for row in epochs)
+    axes.set_xlim(min(first, last - 1), last)
     axes.xaxis.get_major_locator().set_params(integer=True)
     finish(axes, "epoch", metric)
     return to_png(figure)
@@ -144,11 +145,17 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
 # ---- looks -----------------------------------------------------------------------------------------------------------
 
 
-def make_figure(wide: float, high: float) -> tuple[Any, Any]:
+def check_matplotlib() -> None:
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise FireflyError("pictures need matplotlib: pip install 'firefly-descent[report]'") from error
+        raise FireflyError("a report needs matplotlib: pip install firefly-descent[report]") from error
+
+
+def make_figure(wide: float, high: float) -> tuple[Any, Any]:
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
     return figure, figure.add_subplot()
 
