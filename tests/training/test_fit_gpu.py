@@ -10,11 +10,13 @@ import torch
 from test_fit import Pair, make_data, make_grower, make_net, train
 from torch import Tensor, nn
 
-from firefly.training import History, Step, evaluate
+import firefly
+from firefly.descent import Method
+from firefly.training import History, Step, captured, evaluate
 from firefly.training.capture import keep
 from firefly.training.engine import Engine
 from firefly.training.recipe import list_state, make_loss, make_optimizer
-from firefly.training.resident import draw, upload
+from firefly.training.resident import Batches, draw, upload
 
 pytestmark = pytest.mark.gpu
 
@@ -213,3 +215,25 @@ def test_batches_lie_on_the_gpu() -> None:
     model = make_net(dropout=0.0)
     run(model=model, epochs=2, grower=Watcher(model))
     assert len(seen) == 2 and all(images.is_cuda and labels.is_cuda for images, labels in seen)
+
+
+def test_a_captured_growth_equals_a_plain_one() -> None:
+    growths, weights = [], []
+    for method in (Method(), captured()):
+        model = make_net(dropout=0.0).cuda()
+        data = upload(make_data(96), torch.device("cuda"))
+        batches = Batches(data, draw(data, 32, 0, 0))
+        how: dict[str, Any] = {"neighborhood": [firefly.Split(), firefly.New(4)], "steps": 40, "method": method}
+        growths.append(firefly.grow(model, make_loss(0.0), batches, example=batches[0][0][:2], **how))
+        weights.append(model.state_dict())
+    assert growths[0].added == growths[1].added
+    assert growths[1].loss_overgrown == pytest.approx(growths[0].loss_overgrown, rel=1e-4)
+    for one, other in zip(weights[0].values(), weights[1].values()):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_fit_captures_the_growth() -> None:
+    model = make_net(dropout=0.0)
+    grower = make_grower(model)
+    run(model=model, grower=grower, epochs=4)
+    assert len(grower.history) == 1 and grower.options["method"].descend is not Method().descend

@@ -4,9 +4,9 @@ history = firefly.training.fit(model, train, epochs=100, test=test)
 score = firefly.training.score(model, test)
 """
 
-from firefly.training.capture import Step
+from firefly.training.capture import Step, captured
 from firefly.training.fit import fit
 from firefly.training.history import Epoch, History
 from firefly.training.score import Score, evaluate
 
-__all__ = ["Epoch", "History", "Score", "Step", "evaluate", "fit"]
+__all__ = ["Epoch", "History", "Score", "Step", "captured", "evaluate", "fit"]

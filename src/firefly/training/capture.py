@@ -7,12 +7,16 @@ the closure reads and writes are tensors that stay where they are, and inputs ar
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from firefly.descent import Method
 from firefly.errors import FireflyError
+from firefly.scores import descend
 
 Result = TypeVar("Result")
 Kept = list[tuple[Tensor, Tensor]]  # a tensor and a copy of what it held
@@ -103,6 +107,16 @@ class Step(Generic[Result]):
         torch.cuda.current_stream().wait_stream(stream)
         put_back(kept, self.list_tensors())
         torch.cuda.set_rng_state(random)
+
+
+def captured(method: Method | None = None) -> Method:
+    """A growth method whose step one is captured where the model is on a GPU: `grow(..., method=captured())`.
+
+    The loss may then not wait for the GPU, and all batches must be of the same shape. A method with a step one of its
+    own is left as it is.
+    """
+    method = method or Method()
+    return replace(method, descend=partial(descend, capture=Step)) if method.descend is descend else method
 
 
 def identify(tensors: Iterable[Tensor]) -> tuple[object, ...]:

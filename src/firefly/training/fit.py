@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from firefly.descent import Firefly
 from firefly.errors import FireflyError
-from firefly.training.capture import identify, keep, put_back
+from firefly.training.capture import captured, identify, keep, put_back
 from firefly.training.engine import Engine
 from firefly.training.history import Epoch, History, Progress, Stop, check_stop, should_stop
 from firefly.training.precision import check_precision
@@ -112,6 +113,8 @@ def fit(
         compile=compile,
         tune=tune,
     )
+    if isinstance(grower, Firefly) and engine.graph:
+        grower.options["method"] = captured(grower.options.get("method"))
     line = Progress(epochs, engine.steps, progress)
     job = Job(engine, held, loss, grower, schedule, epochs, batch, seed, evaluate_every, stop, checkpoint, recipe, line)
     with torch.random.fork_rng([place] if place.type == "cuda" else []):
