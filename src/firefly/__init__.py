@@ -4,9 +4,10 @@
 """
 
 from firefly.anatomy import Anatomy, Width
-from firefly.budget import Flops, Neurons, Parameters
+from firefly.budget import Flops, Layers, Multiples, Neurons, Parameters
 from firefly.candidates import New, Split
 from firefly.checkpoint import load, save
+from firefly.depth import deepen
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
@@ -23,13 +24,16 @@ __all__ = [
     "FireflyError",
     "Flops",
     "Growth",
+    "Layers",
     "Milestones",
+    "Multiples",
     "Neurons",
     "New",
     "Parameters",
     "Plateau",
     "Split",
     "Width",
+    "deepen",
     "grow",
     "load",
     "register",

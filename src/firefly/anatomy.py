@@ -24,6 +24,11 @@ class Width:
     block: int = 1  # rows of its first maker that one neuron owns
     pinned: str | None = None
 
+    @property
+    def dormant(self) -> bool:
+        """Whether it belongs to a layer without neurons, which a growth may wake."""
+        return self.size == 0
+
 
 @dataclass(frozen=True)
 class Anatomy:
@@ -85,14 +90,15 @@ class Anatomy:
     def __str__(self) -> str:
         rows = [("width", "neurons", "made by", "read by", "")]
         for width in self:
-            note = (
-                f"pinned: {width.pinned}" if width.pinned else (f"{width.block} rows each" if width.block > 1 else "")
-            )
+            note = f"{width.block} rows each" if width.block > 1 else ""
+            note = f"pinned: {width.pinned}" if width.pinned else "dormant layer" if width.dormant else note
             rows.append((width.name, str(width.size), _few(width.makers), _few(width.readers), note))
         columns = [max(len(row[k]) for row in rows) for k in range(4)]
         lines = ["  ".join([*(cell.ljust(n) for cell, n in zip(row, columns)), row[4]]).rstrip() for row in rows]
         growable = self.growable()
         total = f"{len(growable)} of {len(self)} widths can grow, {sum(w.size for w in growable)} neurons in them"
+        dormant = sum(width.dormant for width in growable)
+        total += f", {dormant} dormant layer{'s' * (dormant > 1)} among them" if dormant else ""
         return "\n".join([*lines, total])
 
 

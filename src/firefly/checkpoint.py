@@ -11,7 +11,8 @@ moment of a save: whoever is killed at any time leaves the old checkpoint or the
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch.optim import Optimizer
 
 from firefly.archive import Json, Tensors, pack, publish, read
 from firefly.errors import FireflyError
+from firefly.residual import describe, rebuild, take_out
 
 Folder = str | os.PathLike[str]
 
@@ -39,6 +41,7 @@ def save(folder: Folder, model: nn.Module, optimizer: Optimizer | None = None, g
     content = {
         "attributes": {path: pack(find_sizes(module), path, tensors) for path, module in modules},
         "ties": ties,
+        "deeper": describe(model),
         "optimizer": None if optimizer is None else pack_optimizer(optimizer, state, tensors),
         "grower": None if grower is None else pack(grower.state_dict(), "grower", tensors),
     }
@@ -55,6 +58,18 @@ def load(
     FireflyError leaves everything as it was.
     """
     content, tensors = read(Path(folder))
+    with rebuilt(model, optimizer, content):
+        _load(Path(folder), content, tensors, model, optimizer, grower)
+    if rng:
+        torch.set_rng_state(tensors["rng/cpu"])
+        for device, value in enumerate(tensors.get("rng/cuda", [])[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(value, device)
+    return model
+
+
+def _load(
+    folder: Path, content: Json, tensors: Tensors, model: nn.Module, optimizer: Optimizer | None, grower: Any
+) -> None:
     state = collect_state(model)
     weights = {key.removeprefix("model/"): tensors[key] for key in tensors if key.startswith("model/")}
     weights |= {name: weights[first] for name, first in content["ties"].items()}
@@ -69,11 +84,29 @@ def load(
     swapped = restore_model(model, state, content["attributes"], weights)
     if optimizer is not None:
         restore_optimizer(optimizer, swapped, content["optimizer"])
-    if rng:
-        torch.set_rng_state(tensors["rng/cpu"])
-        for device, value in enumerate(tensors.get("rng/cuda", [])[: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(value, device)
-    return model
+
+
+@contextmanager
+def rebuilt(model: nn.Module, optimizer: Optimizer | None, content: Json) -> Iterator[None]:
+    """The model with the residual layers of the checkpoint (`firefly.deepen`) that it lacks; gone if the block fails.
+
+    Their parameters take the places in the optimiser's groups that they had in the saved one.
+    """
+    put = rebuild(model, content.get("deeper", ()))
+    groups = optimizer.param_groups if optimizer is not None and put else []
+    before = [list(group["params"]) for group in groups]
+    try:
+        fresh = {f"{path}.{name}": p for path in put for name, p in model.get_submodule(path).named_parameters()}
+        for group, names in zip(groups, (content["optimizer"] or {}).get("names", ())):
+            for place, name in enumerate(names):
+                if name in fresh:
+                    group["params"].insert(place, fresh[name])
+        yield
+    except BaseException:
+        for group, params in zip(groups, before):
+            group["params"][:] = params
+        take_out(model, put)
+        raise
 
 
 # The model ------------------------------------------------------------------------------------------------------------

@@ -60,8 +60,10 @@ def _same_shape(model: nn.Module, name: str, like: Tensor) -> Tensor:
 
 def _memory_format(tensor: Tensor) -> torch.memory_format:
     for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if tensor.ndim == ndim and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous():
-            return layout
+        if tensor.ndim == ndim and tensor.is_contiguous(memory_format=layout):
+            empty = not tensor.numel() and tensor.stride(1) == 1 < tensor.shape[1]  # is contiguous in every way
+            if empty or not tensor.is_contiguous():
+                return layout
     return torch.contiguous_format
 
 
@@ -84,7 +86,7 @@ def commit(
             changes.append((module, attribute, getattr(module, attribute), value))
         successors |= {id(olds[name]): (new, name) for name, new in fresh.items()}
     if optimizer is not None:
-        changes += _optimizer_changes(optimizer, successors, plans)
+        changes += _optimizer_changes(optimizer, successors, plans, _woken(optimizer, changes, next(iter(grown))))
     done: list[Change] = []
     try:
         for change in changes:
@@ -140,10 +142,13 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _optimizer_changes(optimizer: torch.optim.Optimizer, successors: Successors, plans: Plans) -> list[Change]:
+def _optimizer_changes(
+    optimizer: torch.optim.Optimizer, successors: Successors, plans: Plans, joining: list[Tensor]
+) -> list[Change]:
     changes: list[Change] = []
     for group in optimizer.param_groups:
         params = [successors[id(p)][0] if id(p) in successors else p for p in group["params"]]
+        params += joining if group is optimizer.param_groups[-1] else []
         changes.append((group, "params", group["params"], params))
         for old in group["params"]:
             if id(old) in successors and old in optimizer.state:
@@ -153,7 +158,21 @@ def _optimizer_changes(optimizer: torch.optim.Optimizer, successors: Successors,
                 whole = all(value is not None or state[key] is None for key, value in larger.items())
                 changes.append((optimizer.state, old, state, MISSING))
                 changes.append((optimizer.state, new, MISSING, larger if whole else {}))
+    if isinstance(optimizer, torch.optim.Adagrad):  # the one optimiser that wants a state before the first step
+        start = optimizer.defaults["initial_accumulator_value"]
+        olds = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+        for new in joining + [successors[id(old)][0] for old in olds if id(old) in successors]:
+            state = {"step": torch.tensor(0.0), "sum": torch.full_like(new, start)}
+            changes.append((optimizer.state, new, MISSING, state))
     return changes
+
+
+def _woken(optimizer: torch.optim.Optimizer, changes: list[Change], model: nn.Module) -> list[Tensor]:
+    """The parameters of layers that wake up and that the optimiser does not hold yet: they join its last group."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = {id(p) for p in model.parameters()}
+    moved = {id(old): (old, new) for _, _, old, new in changes if id(old) in own - held}
+    return [new for old, new in moved.values() if not old.numel() and new.numel() and new.requires_grad]
 
 
 def _grow_state(plan: Plan, key: str, value: Any, old: Tensor, state: Mapping[str, Any]) -> Any:
@@ -162,6 +181,8 @@ def _grow_state(plan: Plan, key: str, value: Any, old: Tensor, state: Mapping[st
         return value.clone() if isinstance(value, Tensor) else value
     if value.shape != old.shape:
         return None
+    if not value.numel():  # a layer that wakes up; Adagrad alone begins with a state
+        return carry(plan, value) if key == "sum" else None
     normalised = key == "momentum_buffer" and "square_avg" in state  # RMSprop's has been divided already
     if key == "ax":  # ASGD's average of the parameter itself
         return carry(plan, value)

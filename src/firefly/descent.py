@@ -24,6 +24,7 @@ from firefly.checks import Clock, Widths, check_options, hold_batches, pick_widt
 from firefly.commit import check_optimizer, commit, evaluate, plan_commit
 from firefly.growth import Growth
 from firefly.overgrown import Epsilon, OverGrown
+from firefly.residual import find_dormant
 from firefly.schedule import Every, Schedule
 from firefly.scores import Gains, Loss, Steps, descend, integrate, scaled
 from firefly.trust import loss_of, output_change, overgrow, settle, shorten
@@ -269,6 +270,8 @@ def _unwrap(other: nn.Module) -> nn.Module:
 def _fits(anatomy: Anatomy, model: nn.Module) -> bool:
     """Whether the anatomy still describes the model's shapes."""
     if anatomy.frozen != {name for name, p in model.named_parameters() if not p.requires_grad}:
+        return False
+    if not find_dormant(model).keys() <= anatomy.widths.keys():  # put there since
         return False
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     own = (lay for lay in anatomy.layouts.values() if lay.parameter)

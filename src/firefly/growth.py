@@ -38,11 +38,17 @@ class Growth:
     def neurons(self) -> int:
         return sum(sum(kinds.values()) for kinds in self.added.values())
 
+    @property
+    def woken(self) -> list[str]:
+        """The layers that were dormant before this growth and have neurons now."""
+        return [name for name, (before, after) in self.widths.items() if after and not before]
+
     def to_dict(self) -> dict[str, Any]:
-        return {key: _plain(value) for key, value in asdict(self).items()}
+        return {key: _plain(value) for key, value in asdict(self).items()} | {"woken": self.woken}
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("width", "before", "split", "new", "after", "gain")]
+        woken = self.woken
+        rows: list[tuple[str, ...]] = [("width", "before", "split", "new", "after", "gain", "")]
         for name, kinds in self.added.items():
             before, after = self.widths[name]
             gain = sum(self.gains.get(name, {}).values())
@@ -53,16 +59,19 @@ class Growth:
                     *(f"+{kinds[k]}" if kinds[k] else "" for k in ("split", "new")),
                     str(after),
                     f"{gain:.2g}",
+                    "new layer" if name in woken else "",
                 )
             )
-        sizes = [max(len(row[k]) for row in rows) for k in range(6)]
+        sizes = [max(len(row[k]) for row in rows) for k in range(7)]
         table = [
-            "  ".join(c.ljust(n) if k == 0 else c.rjust(n) for k, (c, n) in enumerate(zip(row, sizes))) for row in rows
+            "  ".join(c.rjust(n) if 0 < k < 6 else c.ljust(n) for k, (c, n) in enumerate(zip(row, sizes))).rstrip()
+            for row in rows
         ]
         before, after = self.parameters
         flops = f", FLOPs {_short(self.flops[0])} -> {_short(self.flops[1])}" if self.flops[0] else ""
+        layers = f", {len(woken)} new layer{'s' * (len(woken) > 1)}" if woken else ""
         lines = [
-            f"+{self.neurons} neurons in {len(self.added)} of {len(self.widths)} widths; "
+            f"+{self.neurons} neurons in {len(self.added)} of {len(self.widths)} widths{layers}; "
             f"parameters {before:,} -> {after:,} ({after / max(before, 1) - 1:+.1%}){flops}",
             *(table if self.added else []),
             f"loss {self.loss_before:.4f} -> over-grown {self.loss_overgrown:.4f} -> grown {self.loss_after:.4f}"

@@ -6,6 +6,7 @@ of split copies need not grow: the pair is summed in front of it (`Folding`), wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from firefly.anatomy import Anatomy
 from firefly.candidates import New, Split
+from firefly.errors import FireflyError
 from firefly.folding import Folding
 from firefly.statistics import STATISTICS, average_statistics
 from firefly.swap import find_tensor, swapped
@@ -62,7 +64,10 @@ class OverGrown:
                 anatomy[name].size, new.candidates(anatomy[name].block) if new else 0, split is not None, device
             )
             for name in widths
+            if anatomy[name].size or new  # a dormant layer has nothing to split
         }
+        if not self.rosters:
+            raise FireflyError("dormant layers grow by new neurons only: put firefly.New(...) into the neighborhood")
         touched = [lay for lay in anatomy.layouts.values() if any(r.width in self.rosters for d in lay.dims for r in d)]
         self.layouts = {layout.name: layout for layout in touched}
         self.base = {name: find_tensor(model, name).detach() for name in self.layouts}
@@ -89,18 +94,18 @@ class OverGrown:
         readers: dict[str, Tensor] = {}
         for name, layout in self.layouts.items():
             tensor = self.base[name].float()
-            rms = tensor.square().mean().sqrt()
-            readers[name] = torch.where(rms > 0, rms, torch.as_tensor(tensor[0].numel() ** -0.5, device=rms.device))
+            readers[name] = _rms(tensor)
             make = layout.role("makes")
             if make is not None:
                 for width, per_neuron in sum_neurons(layout.dims[make], tensor.square(), make).items():
                     if width in squares:
                         squares[width] += per_neuron
-                        counts[width] += tensor.numel() // max(tensor.shape[make], 1) * _owned(layout.dims[make], width)
+                        rest = math.prod(n for dim, n in enumerate(tensor.shape) if dim != make)
+                        counts[width] += rest * _owned(layout.dims[make], width)
         scale = {}
         for width, roster in self.rosters.items():
             own = (squares[width] / max(counts[width], 1)).sqrt()
-            mean = own.mean() if roster.size else torch.tensor(0.1, device=own.device)
+            mean = own.mean() if roster.size else torch.tensor(max(counts[width], 1) ** -0.5, device=own.device)
             mean = torch.where(mean > 0, mean, torch.full_like(mean, 0.1))
             own = torch.where(own > 0, own, mean)
             scale[width] = torch.cat([own, mean.expand(roster.new)])
@@ -303,6 +308,17 @@ def fill_births(plan: Plan, tensor: Tensor, births: Tensor) -> Tensor:
 
 def _old(roster: Roster) -> Tensor:
     return torch.cat([torch.ones(roster.size), torch.zeros(roster.new)]).to(roster.parent.device)
+
+
+def _rms(tensor: Tensor) -> Tensor:
+    """Root mean square of a weight; where it is zero or empty, that of a fresh one: 1/√fan-in.
+
+    The fan-in of a weight that reads a width of no neurons is taken to be as large as what it makes: one neuron of a
+    new layer then moves the stream it is added to by as large a share as one more neuron moves the next layer.
+    """
+    fresh = torch.tensor((math.prod(tensor.shape[1:]) or tensor.shape[0] or 1) ** -0.5, device=tensor.device)
+    rms = tensor.square().mean().sqrt() if tensor.numel() else fresh
+    return torch.where(rms > 0, rms, fresh)
 
 
 def _owned(runs: tuple[Run, ...], width: str) -> int:

@@ -123,7 +123,7 @@ def _compare(
     plain, larger = {}, {}
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         tensor = tensor.detach()
-        if isinstance(find_tensor(model, name), nn.Parameter) and tensor.is_floating_point():
+        if isinstance(find_tensor(model, name), nn.Parameter) and tensor.is_floating_point() and tensor.numel():
             tensor = draw(name, tensor, generator)
         plain[name] = tensor.clone()
         layout = anatomy.layouts.get(name)

@@ -140,7 +140,7 @@ def _stretches(runs: tuple[Run, ...], grown: list[Roster | None]) -> Places:
             elif long:
                 found.append((start, long))
         offset += count * run.block
-    return None if found == [(0, offset)] else tuple(found)
+    return None if not offset or found == [(0, offset)] else tuple(found)
 
 
 def new_in(run: Run, rosters: Rosters | None) -> int:
@@ -177,7 +177,9 @@ def make_plan(layout: Layout, makers: Rosters, readers: Rosters, device: torch.d
 
 def gather(tensor: Tensor, index: tuple[Places, ...]) -> Tensor:
     for dim, where in enumerate(index):
-        if isinstance(where, Tensor):
+        if isinstance(where, Tensor) and not tensor.shape[dim]:  # a width of no neurons: all that grows there is new
+            tensor = tensor.new_zeros([len(where) if d == dim else n for d, n in enumerate(tensor.shape)])
+        elif isinstance(where, Tensor):
             tensor = tensor.index_select(dim, where)
         elif where is not None:
             tensor = torch.cat([tensor.narrow(dim, first, count) for first, count in where], dim)

@@ -10,6 +10,7 @@ import itertools
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from firefly.axes import Axis, Space
 from firefly.errors import FireflyError, first_line
 from firefly.flow import Flow
 from firefly.prove import prove
+from firefly.residual import Residual, awake, find_dormant
 from firefly.swap import find_tensor, swapped, switched
 from firefly.tensors import Layout, Run
 
@@ -40,6 +42,20 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
     """
     check_model(model)
     args, kwargs = as_arguments(example)
+    layers = find_dormant(model)
+    stuck: dict[str, Width] = {}
+    while True:
+        with awake(model, layers):
+            anatomy = _trace(model, args, kwargs)
+        known = {path: anatomy.widths[path] for path in layers if path in anatomy.widths}
+        stuck |= {path: replace(width, size=0) for path, width in known.items() if width.pinned}
+        wakes = {path: layer for path, layer in layers.items() if path in known and path not in stuck}
+        if wakes.keys() == layers.keys():
+            return replace(anatomy, widths={**anatomy.widths, **stuck}).resized(dict.fromkeys(layers, 0))
+        layers = wakes  # once more, with those left asleep that cannot grow or are not reached
+
+
+def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Anatomy:
     programs = _export(model, args, kwargs)
     found = [_read(model, programs, args, kwargs, prefer_inner) for prefer_inner in (False, True)]
     flow, anatomy = max(found, key=lambda pair: len(pair[1].growable()))
@@ -184,6 +200,9 @@ def _layer_of(model: nn.Module, tensor: str) -> str:
     if ".parametrizations." in tensor:
         return f"{layer}.{leaf}".lstrip(".")
     owner = model.get_submodule(layer)
+    above = layer.removesuffix(".make")
+    if above != layer and isinstance(model.get_submodule(above), Residual):
+        return above
     listed = isinstance(owner, (nn.ParameterList, nn.ParameterDict))
     named = leaf in ("weight", "bias") or type(owner).__module__.startswith("torch.nn")
     return layer if layer and named and not listed else tensor

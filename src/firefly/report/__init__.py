@@ -84,6 +84,9 @@ def draw(
     if growths:
         caption = "Neurons in each width as the network grew. Widths are named after the layer that makes them."
         drawn.append(page.Picture("widths", plots.draw_widths(growths), caption))
+    if plots.deepens(growths):
+        caption = "The network before and after, from its input down. New layers stand out; | is a dormant layer."
+        drawn.append(page.Picture("network", plots.draw_network(growths), caption))
     if epochs:
         caption = f"{spell(epoch_metric)} at the end of each epoch; a dotted line marks a growth."
         drawn.append(page.Picture("epochs", plots.draw_epochs(epochs, growths, epoch_metric), caption))

@@ -116,15 +116,19 @@ def show_growth(number: int, growth: Row) -> str:
     before, after = growth["parameters"]
     more = sum(sum(kinds.values()) for kinds in growth["added"].values())
     rows = []
+    asleep = sum(not new for _, new in growth["widths"].values())
     for name, (old, new) in growth["widths"].items():
+        if not new:
+            continue
         kinds = growth["added"].get(name, {})
         gain = sum(growth.get("gains", {}).get(name, {}).values())
         born = [f"+{kinds[kind]}" if kinds.get(kind) else "" for kind in ("split", "new")]
-        rows.append([name, f"{old:,}", *born, f"{new:,}", f"{gain:.2g}" if kinds else ""])
+        rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", f"{gain:.2g}" if kinds else ""])
     parts = [
         f"<h3>Growth {number}{when}: {more:,} more neurons, {before:,} → {after:,} parameters</h3>",
         table(["width", "before", "split", "new", "after", "gain"], rows),
         f'<p class="note">{escape(describe_losses(growth))}</p>',
+        *([f'<p class="note">Dormant layers left: {asleep}.</p>'] if asleep else []),
         *(f'<p class="note">{escape(str(note))}</p>' for note in growth.get("notes", ())),
     ]
     return "\n".join(parts)

@@ -43,7 +43,7 @@ def draw_points(points: Sequence[Row], metric: str = "accuracy") -> bytes:
 
 def draw_widths(history: Sequence[Row]) -> bytes:
     """Neurons per width over time: a bar for each, with a part for the start and one for each growth."""
-    sizes = track_widths(history)
+    sizes = {name: counts for name, counts in track_widths(history).items() if counts[-1]}
     figure, axes = make_figure(7.4, 1.2 + max(0.26 * len(sizes), 1.8))
     from matplotlib import colormaps
 
@@ -60,6 +60,34 @@ def draw_widths(history: Sequence[Row]) -> bytes:
     finish(axes, "neurons", "")
     axes.grid(False, axis="y")
     axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.04, 0.5), handlelength=1)
+    return to_png(figure)
+
+
+def draw_network(history: Sequence[Row]) -> bytes:
+    """The network before and after, from input to output: a bar for each width, new layers in front, dormant ones |."""
+    sizes = track_widths(history)
+    figure, panels = make_figure(7.4, 1.3 + max(0.22 * len(sizes), 1.5), panels=2)
+    most = max(counts[-1] for counts in sizes.values())
+    for axes, when, moment in zip(panels, ("before", "after"), (0, -1)):
+        for place, counts in enumerate(sizes.values()):
+            size, colour = counts[moment], FRONT if not counts[0] else BEHIND[0]
+            if size:
+                axes.barh(place, size, left=-size / 2, height=0.74, color=colour)
+                annotate(axes, f"{size:,}", (size / 2, place), (4, 0), "left", "center", INK)
+            else:
+                axes.plot(0, place, marker="|", color=FAINT, markersize=7)
+        layers = sum(counts[moment] > 0 for counts in sizes.values())
+        axes.set_title(
+            f"{when}: {layers} widths, {sum(counts[moment] for counts in sizes.values()):,} neurons", size=11
+        )
+        axes.set_xlim(-0.6 * most, 0.72 * most)
+        finish(axes, "", "")
+        axes.grid(False)
+        axes.set_xticks([])
+        axes.tick_params(left=False)
+        axes.spines[:].set_visible(False)
+    panels[0].set_yticks(range(len(sizes)), sizes)
+    panels[0].set_ylim(len(sizes) - 0.4, -0.6)  # the input at the top
     return to_png(figure)
 
 
@@ -95,6 +123,11 @@ def by_series(rows: Iterable[Row]) -> dict[str, list[Row]]:
     for row in rows:
         groups.setdefault(str(row["series"]), []).append(row)
     return groups
+
+
+def deepens(history: Sequence[Row]) -> bool:
+    """Whether there are dormant layers in it."""
+    return any(not before for growth in history for before, _ in growth["widths"].values())
 
 
 def track_widths(history: Sequence[Row]) -> dict[str, list[int]]:
@@ -152,12 +185,13 @@ def check_matplotlib() -> None:
         raise FireflyError("a report needs matplotlib: pip install firefly-descent[report]") from error
 
 
-def make_figure(wide: float, high: float) -> tuple[Any, Any]:
+def make_figure(wide: float, high: float, panels: int = 1) -> tuple[Any, Any]:
+    """A figure and its axes; with more panels than one, a row of axes that share theirs."""
     check_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(wide, high), layout="constrained", facecolor="white")
-    return figure, figure.add_subplot()
+    return figure, figure.add_subplot() if panels == 1 else figure.subplots(1, panels, sharex=True, sharey=True)
 
 
 def finish(axes: Any, x: str, y: str) -> None:

@@ -1,0 +1,329 @@
+"""`deepen(model, example)`: dormant residual layers at every fitting place of a model (Sec. 2.3, App. B.2).
+
+The paper writes a network as f = g_d ∘ … ∘ g_1 and puts new layers between the g's. So a place fits where the output
+of a module is all that the rest of the model sees of what came before it: after a convolution or linear layer with its
+norm and activation, after a block of a ResNet or transformer, not inside a branch. Others serve when they are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from firefly.anatomy import Anatomy
+from firefly.errors import FireflyError, first_line
+from firefly.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_free, put, take_out
+from firefly.swap import swapped, switched
+from firefly.widths import as_arguments, check_model, trace
+
+Sites = str | type[nn.Module] | Iterable[str | type[nn.Module]] | None
+
+WEIGHTED = (nn.Linear, *CONVOLUTIONS.values())
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+NORMS = (*BATCH_NORMS, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+def deepen(
+    model: nn.Module,
+    example: Any,
+    sites: Sites = None,
+    *,
+    count: int = 1,
+    kernel: int = 3,
+    activation: type[nn.Module] = nn.ReLU,
+    norm: bool | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> list[str]:
+    """Put dormant residual layers I + h into a model; it computes exactly what it did until a growth wakes one.
+
+    Args:
+        model: any `nn.Module`; it keeps its classes, its names and its forward.
+        example: what its forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        sites: the modules behind which to put them, by name or type; None takes every fitting place.
+        count: so many in a row at each place.
+        kernel: the size of their convolutions; where the model is made of linear layers they are linear.
+        activation: their activation, as a class.
+        norm: a batch norm in each; None for one where the model itself has batch norms. Linear ones have none.
+        optimizer: gets their parameters in its last group; without it they join that group when they wake up.
+
+    Returns:
+        Their names, which are those of their widths.
+    """
+    check_model(model)
+    _check_options(count, kernel, activation)
+    calls = _watch(model, example)
+    names, must = _find_sites(model, calls, sites)
+    norm = any(isinstance(module, BATCH_NORMS) for module in model.modules()) if norm is None else norm
+    done: list[str] = []
+    try:
+        for name in names:
+            done.append(put(model, name, _make(model, calls[name], kernel, norm, activation)))
+        fitting = _keep_fitting(model, example, done, must)
+        take_out(model, [path for path in done if path not in fitting])
+        done = list(fitting)
+        for site in [_site(path) for path in fitting] * (count - 1):
+            done.append(put(model, site, _make(model, calls[site], kernel, norm, activation)))
+    except BaseException:
+        take_out(model, done)
+        raise
+    if optimizer is not None:
+        last = optimizer.param_groups[-1]["params"]
+        last.extend(p for path in done for p in model.get_submodule(path).parameters())
+    order = list(find_layers(model))
+    return sorted(done, key=order.index)
+
+
+def _check_options(count: Any, kernel: Any, activation: Any) -> None:
+    if type(count) is not int or count < 1:
+        raise FireflyError(f"deepen(count={count!r}): needs a whole number of layers, at least 1")
+    if type(kernel) is not int or kernel < 1 or not kernel % 2:
+        raise FireflyError(f"deepen(kernel={kernel!r}): must be an odd whole number, so that the size stays the same")
+    if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
+        raise FireflyError(f"deepen(activation={activation!r}): give a module class, such as torch.nn.ReLU")
+
+
+def _site(path: str) -> str:
+    return path.rpartition(f".{NAME}.")[0]
+
+
+# ---- watching one forward --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Call:
+    """What a module was given and returned, when, and how often it was called."""
+
+    name: str
+    module: nn.Module
+    order: int
+    given: Any
+    output: Any
+    node: Any  # of autograd, for its output
+    source: Call | None  # the call that returned what it was given
+    ends: list[Any]  # the nodes of the model's outputs
+    times: int = 1
+
+    @cached_property
+    def divides(self) -> bool:
+        """Whether the rest of the model sees nothing else of what came before."""
+        return self.node is not None and _divides(self.node, self.ends)
+
+    @property
+    def misfit(self) -> str | None:
+        """Why no layer can stand behind this module."""
+        if self.times > 1:
+            return f"it is called {self.times} times in one forward"
+        out = self.output
+        if not isinstance(out, Tensor) or not out.is_floating_point() or not 2 <= out.ndim <= 5:
+            return "its output is not one tensor of floating-point numbers with channels"
+        if not is_free(self.module):
+            return f"it has an attribute {NAME!r} of its own"
+        if isinstance(self.module, nn.Sequential):
+            return "it is a Sequential with a forward of its own"
+        return None
+
+
+def _watch(model: nn.Module, example: Any) -> dict[str, Call]:
+    """Every module's call in one forward on the example, in the order in which they ended."""
+    args, kwargs = as_arguments(example)
+    calls: dict[str, Call] = {}
+    makers: dict[int, Call] = {}
+    ends: list[Any] = []
+
+    def record(name: str) -> Any:
+        def hook(module: nn.Module, given: Any, output: Any) -> None:
+            if name in calls:
+                calls[name].times += 1
+            else:
+                first = next((x for x in given if isinstance(x, Tensor)), None)
+                node, source = getattr(output, "grad_fn", None), makers.get(id(first))
+                calls[name] = Call(name, module, len(calls), first, output, node, source, ends)
+                makers.setdefault(id(output), calls[name])
+
+        return hook
+
+    handles = [module.register_forward_hook(record(name)) for name, module in model.named_modules()]
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with (
+            torch.random.fork_rng(devices=devices),
+            torch.enable_grad(),
+            switched(model.modules(), False),
+            swapped(model, buffers),
+        ):
+            outputs = model(*args, **kwargs)
+    except Exception as error:
+        raise FireflyError(f"the model does not run on the example: {first_line(error)}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    ends += [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    return calls
+
+
+def _divides(node: Any, ends: list[Any]) -> bool:
+    """Whether every path from the model's outputs back to what lies before the node leads through it."""
+    around = _reach(ends, without=node)
+    before = _reach([parent for parent, _ in node.next_functions])
+    shared = (one for one in around & before if type(one).__name__ != "AccumulateGrad")  # tied weights may be shared
+    return node not in around and not any(shared)
+
+
+def _reach(ends: Iterable[Any], without: Any = None) -> set[Any]:
+    found: set[Any] = set()
+    stack = [node for node in ends if node is not None and node is not without]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += [parent for parent, _ in node.next_functions if parent is not None and parent is not without]
+    return found
+
+
+# ---- choosing the places ---------------------------------------------------------------------------------------------
+
+
+def _find_sites(model: nn.Module, calls: dict[str, Call], sites: Sites) -> tuple[list[str], set[str]]:
+    """The names of the modules to try, and those of them that the user asked for by name."""
+    ours = find_layers(model)
+    own = [name for name in calls if not any(f"{name}.".startswith(f"{path}.") for path in ours)]
+    if sites is None:
+        found = _default_sites([calls[name] for name in own if name])
+        if not found:
+            raise FireflyError("no fitting place for a new layer: name modules behind which to put one, sites=[...]")
+        return found, set()
+    wanted = [sites] if isinstance(sites, (str, type)) else list(sites)
+    found, must = [], set()
+    for one in wanted:
+        if isinstance(one, type):
+            typed = [name for name in own if name and isinstance(calls[name].module, one)]
+            fitting = [name for name in (_last(calls, name) for name in typed) if not calls[name].misfit]
+            if not fitting:
+                raise FireflyError(f"sites: the model has no {one.__name__} behind which a layer fits")
+            found += fitting
+        else:
+            name = _check_name(model, calls, one)
+            found.append(name)
+            must.add(name)
+    return list(dict.fromkeys(found)), must
+
+
+def _check_name(model: nn.Module, calls: dict[str, Call], name: Any) -> str:
+    if name not in dict(model.named_modules()) or name == "":
+        raise FireflyError(f"sites: the model has no module {name!r}; model.named_modules() lists them")
+    if name not in calls:
+        raise FireflyError(f"sites: {name!r} is not called in a forward on the example")
+    last = _last(calls, name)
+    if problem := calls[last].misfit:
+        raise FireflyError(f"sites: no layer fits behind {name!r}: {problem}")
+    return last
+
+
+def _last(calls: dict[str, Call], name: str) -> str:
+    """The module whose output this one returns: the last one of a Sequential, which must get no children itself."""
+    module = calls[name].module
+    while isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and len(module):
+        child = list(module._modules)[-1]
+        if f"{name}.{child}" not in calls:
+            break
+        name, module = f"{name}.{child}", module[-1]
+    return name
+
+
+def _default_sites(calls: list[Call]) -> list[str]:
+    """After each layer with its norm and activation, and after each block, where the model is divided there."""
+    ends: dict[str, Call] = {}
+    for call in calls:
+        block = bool(list(call.module.children())) and not isinstance(call.module, nn.Sequential)
+        chain = [call] if block else _chain(call, calls) if isinstance(call.module, WEIGHTED) else []
+        fitting = [one for one in chain if one.divides and not one.misfit]
+        if fitting:
+            ends[fitting[-1].name] = fitting[-1]
+    found: list[Call] = []
+    for call in sorted(ends.values(), key=lambda one: one.order):
+        since = found[-1].order if found else -1
+        if any(_has_weights(one.module) and since < one.order <= call.order for one in calls):
+            found.append(call)
+    return [call.name for call in found]
+
+
+def _chain(call: Call, calls: list[Call]) -> list[Call]:
+    """A layer and the norm, activation and dropout that follow it, as far as they keep the shape."""
+    chain = [call]
+    for one in calls:
+        if one.order > chain[-1].order and one.given is chain[-1].output and _follows(one.module):
+            chain.append(one)
+    return chain
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return isinstance(module, WEIGHTED) or any(p is not None and p.ndim > 1 for p in module._parameters.values())
+
+
+def _follows(module: nn.Module) -> bool:
+    kind = type(module)
+    activation = kind.__module__ == nn.ReLU.__module__ and kind is not nn.MultiheadAttention
+    return activation or isinstance(module, (*NORMS, nn.modules.dropout._DropoutNd))
+
+
+# ---- the layers ------------------------------------------------------------------------------------------------------
+
+
+def _make(model: nn.Module, call: Call, kernel: int, norm: bool, activation: type[nn.Module]) -> Residual:
+    """A dormant layer that fits the output of this call."""
+    space = _space(call)
+    channels = call.output.shape[1 if space else -1]
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), call.output.dtype)
+    return Residual(channels, space, kernel, norm, activation, call.output.device, dtype)
+
+
+def _space(call: Call) -> int:
+    """How many dimensions of the output a convolution would slide over; 0 where the channels come last."""
+    ndim, origin = call.output.ndim, call
+    while origin.source is not None and not isinstance(origin.module, WEIGHTED) and not list(origin.module.children()):
+        origin = origin.source  # a norm or an activation: what did it get?
+    if ndim == 2 or isinstance(origin.module, nn.Linear):
+        return 0
+    inside = {type(module) for module in origin.module.modules()}
+    return 0 if ndim == 3 and (nn.Linear in inside or nn.Conv1d not in inside) else ndim - 2
+
+
+def _keep_fitting(model: nn.Module, example: Any, paths: list[str], must: set[str]) -> list[str]:
+    """The layers that can grow where they are; an error for one that the user asked for by name."""
+    calls = _watch(model, example)
+    anatomy = trace(model, example)
+    ours = {f"{path}.{name}" for path, layer in find_layers(model).items() for name, _ in layer.named_parameters()}
+    fitting = []
+    for path in paths:
+        times = calls[path].times if path in calls else 0
+        problem = (
+            _misfit(anatomy, path, ours) if times == 1 else f"its forward calls its children itself ({times} times)"
+        )
+        if problem is None:
+            fitting.append(path)
+        elif _site(path) in must:
+            raise FireflyError(f"sites: no layer fits behind {_site(path)!r}: {problem}")
+    if not fitting:
+        raise FireflyError("no fitting place for a new layer: what the modules there return is read by nothing else")
+    return fitting
+
+
+def _misfit(anatomy: Anatomy, path: str, ours: set[str]) -> str | None:
+    """Why a layer could not grow here, or would be of no use."""
+    if path not in anatomy.widths:
+        return "torch.export does not reach it"
+    if anatomy[path].pinned:
+        return anatomy[path].pinned
+    stream = [width for width in anatomy if f"{path}.read.weight" in width.makers]
+    if not any(set(width.makers) - ours for width in stream):
+        return "what it returns has no channels that a layer makes"
+    if not any(set(width.readers) - ours for width in stream):
+        return "no layer reads what it returns, as that is the output of the model"
+    return None
