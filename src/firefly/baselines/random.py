@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -65,6 +67,8 @@ def random_search(
         batches = list(islice(batches, max(iterations, evaluate_on)))
     held = list(islice(batches, evaluate_on))
     shared: dict[str, Any] = {
+        "loss": loss,
+        "batches": batches,
         "example": example,
         "neighborhood": neighborhood,
         "budget": budget,
@@ -75,26 +79,45 @@ def random_search(
     }
     tune = tune or (lambda child: _tune(child, loss, batches, iterations, lr))
     judge = judge or (lambda child: _mean_loss(child, loss, held))
-    values, best = [], None
+    growths = [partial(grow, **shared, seed=seed * tries + attempt) for attempt in range(tries)]
+    growth, reached = keep_best(model, growths, tune, judge, optimizer, seed)
+    return dataclasses.replace(growth, notes=(*growth.notes, f"the best of {tries} random growths, tuned: {reached}"))
+
+
+def keep_best(
+    model: nn.Module,
+    growths: Sequence[Callable[..., Growth]],
+    tune: Callable[[nn.Module], None],
+    judge: Callable[[nn.Module], float],
+    optimizer: torch.optim.Optimizer | None = None,
+    seed: int = 0,
+) -> tuple[Growth, str]:
+    """Try each growth on a copy of the model, tune and judge it; the model gets the size and weights of the best.
+
+    Until the best is known nothing of the model changes. Comes back with what every copy reached, as text.
+    """
+    values: list[float] = []
+    best = model
     with torch.random.fork_rng():
-        for attempt in range(tries):
+        for attempt, grow_one in enumerate(growths):
             child = copy.deepcopy(model)
             torch.manual_seed(seed + attempt)
-            grow(child, loss, batches, **shared, seed=seed * tries + attempt)
+            grow_one(child)
             tune(child)
-            values.append(judge(child))
-            best = child if values[-1] == min(values) else best
-    winner = min(range(tries), key=values.__getitem__)
-    growth = grow(model, loss, batches, **shared, seed=seed * tries + winner, optimizer=optimizer)
-    model.load_state_dict(best.state_dict())  # type: ignore[union-attr]
-    reached = ", ".join(f"{value:.4g}" for value in values)
-    return dataclasses.replace(growth, notes=(*growth.notes, f"the best of {tries} random growths, tuned: {reached}"))
+            value = float(judge(child))
+            best = child if not values or value < min(values) else best
+            values.append(math.inf if math.isnan(value) else value)
+    if min(values) == math.inf:
+        raise FireflyError(f"none of the {len(values)} tuned copies reached a finite value: check tune and judge")
+    growth = growths[values.index(min(values))](model, optimizer=optimizer)
+    model.load_state_dict(best.state_dict())
+    return growth, ", ".join(f"{value:.4g}" for value in values)
 
 
 @torch.no_grad()
 def draw_directions(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
     """Instead of step one: every δ from a normal distribution, inside the ball."""
-    generator = _generator(1)
+    generator = make_generator(1)
     for delta in over.delta.values():
         delta.copy_(torch.randn(delta.shape, generator=generator, dtype=delta.dtype))
     over.project()
@@ -113,13 +136,13 @@ def select_at_random(
     candidates: Mapping[str, Tensor],
     eligible: str = "all",
 ) -> Chosen:
-    """Candidates in a random order until the budget is spent; where costs differ, cheap ones come first more often."""
-    generator = _generator(2)
+    """Candidates in a random order until the budget is spent, whatever each of them costs."""
+    generator = make_generator(2)
     order = {name: torch.rand(len(gain), generator=generator) for name, gain in gains.items()}
-    return select(anatomy, gains, order, budget, newest, candidates, eligible="all")
+    return select(anatomy, gains, order, budget, newest, candidates, eligible="all", per_cost=False)
 
 
-def _generator(stage: int) -> torch.Generator:
+def make_generator(stage: int) -> torch.Generator:
     """A stream of its own for each stage of a growth: what is chosen must not depend on the directions drawn."""
     return torch.Generator().manual_seed(torch.initial_seed() % 2**31 * 8 + stage)
 

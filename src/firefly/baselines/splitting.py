@@ -67,14 +67,24 @@ def find_directions(
     sharpness: float,
 ) -> None:
     """Instead of step one: δ_i is the eigenvector of λ_min(S_i), and ε_i the step."""
-    if over.split is None or over.new is not None:
-        raise FireflyError("splitting only splits: pass neighborhood=[firefly.Split()], without firefly.New")
+    start = begin(over, "splitting")
     held = list(islice(batches, count))
-    start = {name: delta.detach() for name, delta in over.delta.items() if over.layouts[name].role("makes") is not None}
-    rows = max((int(number.max()) for number in dot(over, _ones(start), _ones(start)).values()), default=0)
+    rows = max((int(number.max()) for number in count_weights(over, start).values()), default=0)
     _, vectors = find_lowest(
         over, partial(multiply, over, loss, held, sharpness=sharpness), start, min(iterations, rows), steps.report
     )
+    take(over, vectors, step)
+
+
+def begin(over: OverGrown, method: str) -> Vectors:
+    """A random vector for every neuron, over all tensors that make it."""
+    if over.split is None or over.new is not None:
+        raise FireflyError(f"{method} only splits: pass neighborhood=[firefly.Split()], without firefly.New")
+    return {name: delta.detach() for name, delta in over.delta.items() if over.layouts[name].role("makes") is not None}
+
+
+def take(over: OverGrown, vectors: Vectors, step: float) -> None:
+    """Let every pair move along its unit vector, by the step."""
     for name, delta in over.delta.items():
         over.delta[name] = vectors.get(name, torch.zeros_like(delta)).requires_grad_()
     over.epsilon = {name: step / over.scale[name] for name in over.epsilon}  # u = ε·s·δ
@@ -127,7 +137,7 @@ def find_lowest(
     basis: list[Vectors] = []
     diagonal: list[PerNeuron] = []
     beside: list[PerNeuron] = []
-    vector, length = _normalise(over, start, {name: torch.zeros_like(eps) for name, eps in over.epsilon.items()})
+    vector, length = normalise(over, start, {name: torch.zeros_like(eps) for name, eps in over.epsilon.items()})
     for k in range(iterations):
         basis.append(vector)
         rest = product(vector)
@@ -135,7 +145,7 @@ def find_lowest(
         for known in basis * 2:
             rest = _subtract(rest, times(over, dot(over, known, rest), known))
         seen = {name: torch.stack([part[name].abs() for part in diagonal + beside]).amax(0) for name in over.epsilon}
-        vector, length = _normalise(over, rest, seen)
+        vector, length = normalise(over, rest, seen)
         beside.append(length)
         report(k + 1, iterations)
     values, weights = _solve_small(diagonal, beside)
@@ -162,7 +172,7 @@ def _combine(over: OverGrown, basis: list[Vectors], weights: PerNeuron) -> Vecto
     for k, vectors in enumerate(basis):
         part = times(over, {name: weight[:, k] for name, weight in weights.items()}, vectors)
         total = {name: total[name] + part[name] for name in total}
-    return _normalise(over, total, {name: torch.zeros_like(eps) for name, eps in over.epsilon.items()})[0]
+    return normalise(over, total, {name: torch.zeros_like(eps) for name, eps in over.epsilon.items()})[0]
 
 
 # ---- arithmetic with one vector per neuron ---------------------------------------------------------------------------
@@ -197,7 +207,7 @@ def times(over: OverGrown, factors: PerNeuron, vectors: Vectors) -> Vectors:
     return out
 
 
-def _normalise(over: OverGrown, vectors: Vectors, against: PerNeuron) -> tuple[Vectors, PerNeuron]:
+def normalise(over: OverGrown, vectors: Vectors, against: PerNeuron) -> tuple[Vectors, PerNeuron]:
     """Unit vectors and their lengths before; what is nothing but rounding beside `against` becomes zero."""
     rounding = 100 * max((torch.finfo(vector.dtype).eps for vector in vectors.values()), default=0.0)
     length = {name: square.sqrt() for name, square in dot(over, vectors, vectors).items()}
@@ -210,8 +220,10 @@ def _subtract(a: Vectors, b: Vectors) -> Vectors:
     return {name: a[name] - b[name] for name in b}
 
 
-def _ones(vectors: Vectors) -> Vectors:
-    return {name: torch.ones_like(vector) for name, vector in vectors.items()}
+def count_weights(over: OverGrown, vectors: Vectors) -> PerNeuron:
+    """How many weights every neuron owns."""
+    ones = {name: torch.ones_like(vector) for name, vector in vectors.items()}
+    return dot(over, ones, ones)
 
 
 # ---- ReLU ------------------------------------------------------------------------------------------------------------

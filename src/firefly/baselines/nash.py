@@ -1,0 +1,96 @@
+"""Neural architecture search by hill climbing (NASH, Elsken, Metzen & Hutter 2017), widening only, as in App. B.2.
+
+One step of the climb: widen a few copies of the network at random without changing its function, train each for a
+while, and go on with the one that does best on held-out data. `random_search` is its cheap relative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from firefly.baselines.net2net import net2net, select_anywhere
+from firefly.baselines.random import keep_best, predict_nothing
+from firefly.baselines.uniform import keep_start
+from firefly.budget import Budget, Chosen, Neurons
+from firefly.candidates import Kind, New, Split
+from firefly.checks import hold_batches
+from firefly.descent import Method, Widths, grow
+from firefly.errors import FireflyError
+from firefly.growth import Growth
+from firefly.scores import Loss
+from firefly.widths import Anatomy, trace
+
+
+def nash(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Any],
+    *,
+    example: Any,
+    tune: Callable[[nn.Module], None],
+    judge: Callable[[nn.Module], float],
+    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+    neighbours: int = 8,
+    kind: str = "split",
+    noise: float = 0.05,
+    count: int = 50,
+    keep_parent: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+    widths: Widths = None,
+    anatomy: Anatomy | None = None,
+    evaluate_on: int = 8,
+    seed: int = 0,
+) -> Growth:
+    """Widen copies of the model at random, train each, and give the model the size and the weights of the best.
+
+    Args:
+        tune: trains a widened copy in place (17 epochs with one cosine cycle in the paper).
+        judge: the error of a trained copy on data that it was not trained on, lower is better.
+        neighbours: how many copies to compare.
+        kind: "split" copies random neurons (`net2net`), as in the paper; "new" adds brand-new neurons with random
+            incoming and zero outgoing weights, as the authors of NASH define their morphism of type II.
+        noise: of `net2net`, for splits.
+        count: how many new neurons a width may get.
+        keep_parent: the first of the neighbours is the parent itself, trained but not widened; it may win.
+
+    The other arguments are those of `firefly.grow`. The growth that comes back describes the best widening before its
+    training; its notes hold what every neighbour reached.
+    """
+    if not isinstance(neighbours, int) or neighbours < 1 + keep_parent:
+        raise FireflyError(f"nash(neighbours={neighbours!r}): needs a whole number of at least {1 + keep_parent}")
+    kinds, method = _widening(kind, noise, count)
+    still = dataclasses.replace(method, select=select_nothing)
+    shared: dict[str, Any] = {
+        "loss": loss,
+        "batches": hold_batches(batches, evaluate_on, evaluate_on)[1],
+        "example": example,
+        "neighborhood": kinds,
+        "budget": budget,
+        "widths": widths,
+        "anatomy": trace(model, example) if anatomy is None else anatomy,
+        "evaluate_on": evaluate_on,
+    }
+    methods = [still if keep_parent and k == 0 else method for k in range(neighbours)]
+    growths = [partial(grow, **shared, method=one, seed=seed * neighbours + k) for k, one in enumerate(methods)]
+    growth, reached = keep_best(model, growths, tune, judge, optimizer, seed)
+    note = f"the best of {neighbours} neighbours, trained: {reached}{', the parent first' if keep_parent else ''}"
+    return dataclasses.replace(growth, notes=(*growth.notes, note))
+
+
+def _widening(kind: str, noise: float, count: int) -> tuple[list[Kind], Method]:
+    """The candidates of a random widening that preserves the function, and how they are taken."""
+    if kind == "split":
+        return [Split()], net2net(noise, everywhere=False)
+    if kind == "new":
+        return [New(count)], Method("nash", keep_start, predict_nothing, select_anywhere, trust=False)
+    raise FireflyError(f"nash(kind={kind!r}): must be 'split' or 'new'")
+
+
+def select_nothing(*given: Any, **named: Any) -> Chosen:
+    return Chosen({}, {}, 0.0, {}, "not widened: the parent was the best of its neighbours")
