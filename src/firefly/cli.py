@@ -15,9 +15,11 @@ from typing import Any
 import firefly
 from firefly.errors import FireflyError
 
-EXPERIMENTS = {
-    "toy": "firefly.experiments.toy"
-}  # name -> module with add_arguments(parser), run(args), plot(rows, path)
+EXPERIMENTS = {  # name -> a module, or an object in one, with add_arguments(parser), run(args), plot(rows, path)
+    "toy": "firefly.experiments.toy",
+    "wider-vgg19": "firefly.experiments.wider:VGG19",
+    "wider-mobilenet": "firefly.experiments.wider:MOBILENET",
+}
 
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
 
@@ -103,7 +105,7 @@ def run_experiment(args: Namespace) -> int:
     module = find_experiment(args.experiment)
     parser = ArgumentParser(
         f"firefly reproduce {args.experiment}",
-        description=module.__doc__,
+        description=getattr(module, "about", module.__doc__),
         formatter_class=RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
@@ -113,7 +115,8 @@ def run_experiment(args: Namespace) -> int:
 def find_experiment(name: str) -> Any:
     if name not in EXPERIMENTS:
         raise FireflyError(f"there is no experiment {name!r}; known so far: {', '.join(EXPERIMENTS)}")
-    return import_module(EXPERIMENTS[name])
+    module, _, part = EXPERIMENTS[name].partition(":")
+    return getattr(import_module(module), part) if part else import_module(module)
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,168 @@
+"""The table and the figure of growing wider (Fig. 3 and 5): accuracy against size, and seconds per growth."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from firefly.errors import FireflyError
+
+Row = dict[str, Any]
+
+LABELS = {
+    "firefly": "Firefly",
+    "firefly-split": "Firefly (split only)",
+    "firefly-new": "Firefly (new only)",
+    "splitting": "Splitting (exact)",
+    "fast-splitting": "Splitting (fast)",
+    "net2net": "Net2Net",
+    "nash": "NASH",
+    "uniform": "uniform",
+    "random": "random",
+    "gradmax": "GradMax",
+    "scratch": "Firefly's widths from scratch",
+    "full": "full network",
+    "start": "start",
+}
+
+
+def measure(row: Row) -> float:
+    """Accuracy in per cent, on the test set or on the images held out."""
+    return 100 * float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
+
+
+def name_lines(rows: list[Row]) -> list[str]:
+    """A name per row: its method and, in a file of several settings, what differs from the most frequent one."""
+    usual = {
+        key: Counter(str(row["config"].get(key)) for row in rows).most_common(1)[0][0] for key in rows[0]["config"]
+    }
+    names = []
+    for row in rows:
+        other = [f"{key}={row['config'].get(key)}" for key in usual if str(row["config"].get(key)) != usual[key]]
+        label = LABELS.get(row["method"], str(row["method"]))
+        names.append(f"{label} ({', '.join(other)})" if other else label)
+    return names
+
+
+def summarise(values: Iterable[float]) -> tuple[float, float, int]:
+    """Mean, its standard error (0 for one value), and how many."""
+    found = list(values)
+    error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    return statistics.fmean(found), error, len(found)
+
+
+def group(rows: list[Row], final: bool) -> dict[str, dict[int, list[Row]]]:
+    """Rows by name and step."""
+    lines: dict[str, dict[int, list[Row]]] = {}
+    for name, row in zip(name_lines(rows), rows):
+        if row["final"] == final:
+            lines.setdefault(name, {}).setdefault(row["step"], []).append(row)
+    return lines
+
+
+def table(rows: list[Row]) -> str:
+    """A line per method: accuracy at every size after its round, then the networks that were trained for long."""
+    if not rows:
+        return "nothing measured yet"
+    lines = ["accuracy in per cent: mean ± standard error (seeds); share of the full network's parameters"]
+    for name, steps in group(rows, False).items():
+        cells = []
+        for _, found in sorted(steps.items()):
+            mean, error, seeds = summarise(map(measure, found))
+            share, *_ = summarise(100 * row["share"] for row in found)
+            cells.append(f"{share:.2f} %: {mean:.2f}" + (f" ± {error:.2f} ({seeds})" if seeds > 1 else ""))
+        lines.append(f"{name:28} " + "   ".join(cells))
+    long = group(rows, True)
+    if long:
+        lines += [
+            "",
+            f"{'trained for long':28} {'parameters':>12} {'share':>8} {'epochs':>7} {'accuracy':>16} {'seconds':>8}",
+        ]
+    for name, steps in long.items():
+        for _, found in sorted(steps.items()):
+            mean, error, seeds = summarise(map(measure, found))
+            size, epochs = summarise(row["parameters"] for row in found)[0], found[0]["epochs"]
+            seconds = summarise(row["train_seconds"] for row in found)[0]
+            cell = f"{mean:.2f} ± {error:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f}"
+            part = f"{100 * found[0]['share']:.2f} %"
+            lines.append(f"{name:28} {size:12,.0f} {part:>8} {epochs:7} {cell:>16} {seconds:8.0f}")
+    return "\n".join(lines)
+
+
+def plot(rows: list[Row], path: Path | str) -> Path:
+    """Accuracy against size, and seconds per growth, as PNG and SVG."""
+    if find_spec("matplotlib") is None:
+        raise FireflyError("figures need matplotlib: pip install 'firefly-descent[report]'")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2.2, 1))
+    lines = group(rows, False)
+    start = lines.pop(LABELS["start"], {})
+    names = list(dict.fromkeys([*lines, *group(rows, True)]))
+    colors = {name: f"C{number % 10}" for number, name in enumerate(names)}
+    draw_sizes(left, lines, start, colors)
+    draw_long(left, group(rows, True), colors)
+    left.set(xscale="log", xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
+    left.grid(alpha=0.3, which="both")
+    left.legend(fontsize="small", loc="lower right")
+    draw_seconds(right, lines, colors)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": "wider"}):  # the same rows give the same files
+        figure.savefig(path.with_suffix(".png"), dpi=150)
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    return path.with_suffix(".png")
+
+
+def describe_axis(rows: list[Row]) -> str:
+    where = "held-out training images" if any("held_accuracy" in row for row in rows) else "test images"
+    seeds = len({row["seed"] for row in rows})
+    return f"accuracy on {where}, %\nmean ± standard error, up to {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def draw_sizes(axes: Any, lines: dict[str, dict[int, list[Row]]], start: dict[int, list[Row]], colors: Any) -> None:
+    """A curve per method, each from the start network on."""
+    for name, steps in lines.items():
+        found = [rows for _, rows in sorted({**start, **steps}.items())]
+        shares = [summarise(100 * row["share"] for row in rows)[0] for rows in found]
+        means, errors, _ = zip(*(summarise(map(measure, rows)) for rows in found))
+        strong = 2.2 if name == LABELS["firefly"] else 1.2
+        axes.errorbar(
+            shares, means, errors, marker="o", markersize=3.5, capsize=2, lw=strong, color=colors[name], label=name
+        )
+
+
+def draw_long(axes: Any, lines: dict[str, dict[int, list[Row]]], colors: Any) -> None:
+    """Networks that were trained on, as stars; the full one as a horizontal line."""
+    for name, steps in lines.items():
+        for rows in steps.values():
+            mean, error, _ = summarise(map(measure, rows))
+            if rows[0]["method"] == "full":
+                axes.axhline(mean, color="black", lw=1, ls="--", label=f"{name}, {rows[0]['epochs']} epochs")
+                continue
+            style = {"marker": "*", "markersize": 11, "color": colors[name], "capsize": 2, "ls": "none"}
+            share = summarise(100 * row["share"] for row in rows)[0]
+            axes.errorbar([share], [mean], [error], **style, label=f"{name}, {rows[0]['epochs']} epochs")
+
+
+def draw_seconds(axes: Any, lines: dict[str, dict[int, list[Row]]], colors: Any) -> None:
+    """How long one growth takes: the mean over all growths of a method."""
+    took = {
+        n: [r["growth_seconds"] for rows in steps.values() for r in rows if r.get("growth_seconds")]
+        for n, steps in lines.items()
+    }
+    took = {name: values for name, values in took.items() if values}
+    places = range(len(took))
+    axes.barh(places, [statistics.fmean(values) for values in took.values()], color=[colors[name] for name in took])
+    for place, values in zip(places, took.values()):
+        axes.annotate(f" {statistics.fmean(values):.2g}", (statistics.fmean(values), place), va="center", fontsize=9)
+    axes.set_yticks(list(places), list(took))
+    axes.set(xscale="log", xlabel="seconds for one growth (mean)")
+    axes.margins(x=0.15)
+    axes.invert_yaxis()

@@ -1,0 +1,103 @@
+"""How each method of the comparison grows a network by one step (Sec. 3, App. B.2): one short function each.
+
+All get the same network, data, budget and optimiser; what they cost beside is told in `Grown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+import firefly
+from firefly import baselines
+from firefly.budget import Budget
+from firefly.candidates import Kind
+from firefly.descent import Method
+from firefly.experiments.lineage import Grow, Grown, Line
+from firefly.training import captured, evaluate, fit
+from firefly.vision.data import hold_out
+
+
+def grow(
+    line: Line,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    budget: Budget,
+    step: int,
+    kinds: Sequence[str] = ("split", "new"),
+    method: Method | None = None,
+) -> Grown:
+    """One call of `firefly.grow`, with a method of its own or with Firefly's."""
+    how = line.setting
+    growth = firefly.grow(
+        model,
+        line.loss,
+        line.batches(step),
+        neighborhood=list_kinds(line, kinds),
+        budget=budget,
+        optimizer=optimizer,
+        steps=how.steps,
+        lr=how.rate,
+        rank=how.rank,
+        method=captured(method),
+        **share(line, step),
+    )
+    return Grown(growth)
+
+
+def share(line: Line, step: int) -> dict[str, Any]:
+    """What every way to grow is told in the same way."""
+    return {"example": line.batches(step)[0][0][:8], "seed": 1000 * line.seed + step}
+
+
+def list_kinds(line: Line, kinds: Sequence[str]) -> list[Kind]:
+    how = line.setting
+    known: dict[str, Kind] = {
+        "split": firefly.Split(how.split),
+        "new": firefly.New(how.candidates, epsilon=how.new),
+    }
+    return [known[kind] for kind in kinds]
+
+
+def grow_nash(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
+    """8 children, each trained for a short cosine cycle; the best by its error on training images held out."""
+    how, world = line.setting, line.world
+    train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
+
+    def tune(child: nn.Module) -> None:
+        fit(child, train, how.child, batch=how.batch, lr=0.05, device=world.device, progress=False, seed=step)
+
+    growth = baselines.nash(
+        model,
+        line.loss,
+        line.batches(step),
+        budget=budget,
+        optimizer=optimizer,
+        neighbours=8,
+        tune=tune,
+        judge=lambda child: 1 - evaluate(child, held).accuracy,
+        **share(line, step),
+    )
+    return Grown(growth, epochs=8.0 * how.child)
+
+
+def by(method: Method, *kinds: str) -> Grow:
+    return partial(grow, kinds=kinds, method=method)
+
+
+METHODS: dict[str, Grow] = {
+    "firefly": grow,
+    "firefly-split": partial(grow, kinds=("split",)),
+    "firefly-new": partial(grow, kinds=("new",)),
+    "splitting": by(baselines.splitting(always=True), "split"),
+    "fast-splitting": by(baselines.fast_splitting(always=True), "split"),
+    "net2net": by(baselines.net2net(), "split"),
+    "nash": grow_nash,
+    "uniform": by(baselines.uniform(), "split"),
+    "random": by(baselines.random_growth(), "split", "new"),
+    "gradmax": by(baselines.gradmax(), "new"),
+}

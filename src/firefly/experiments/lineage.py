@@ -1,0 +1,341 @@
+"""One network's life in an experiment: trained, grown, trained, ...; every stop can be taken up again.
+
+A *line* is a method with a seed. Its step 0 is the start network, the same for all methods of a seed; every further
+step grows it and trains it for a round. At the sizes that a table reports it is trained on, longer, as a copy. Each
+training keeps itself in a folder (`fit(checkpoint=...)`), each finished step is a row of the results: whatever is there
+is not done again, and a line that was stopped in the middle of an epoch goes on from the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import firefly
+from firefly.budget import Budget
+from firefly.errors import FireflyError
+from firefly.training import History, evaluate, fit
+from firefly.training.precision import autocast, check_precision
+from firefly.training.resident import Batches, draw, upload
+from firefly.vision.data import Images
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is; every row of the results carries it."""
+
+    sizes: tuple[float, ...]  # after each growth, as shares of the full network's parameters
+    epochs: int = 10  # in every round, the learning rate falling along a cosine
+    long: int = 200  # the further epochs of a network that the table reports
+    batch: int = 128
+    lr: float = 0.1
+    weight_decay: float = 5e-4
+    steps: int = 195  # of step one, with batches of twice the size: one epoch
+    rate: float = 0.02  # of step one
+    split: float = 0.3  # ε of a split
+    new: float = 0.3  # ε of a new neuron
+    candidates: int = 50  # m', new neurons per width
+    budget: str = "parameters"  # what a growth may spend: up to the next size; or "neurons", "flops": `more` of it
+    more: float = 0.3
+    multiple: int = 1  # of which the grown widths are multiples: 8 trains faster on a GPU
+    rank: str = "decrease"
+    carry: bool = True  # the optimiser's momentum into the next round
+    child: int = 2  # epochs that NASH trains each of its 8 children
+    images: int | None = None  # only so many training images
+    held_out: int = 0  # training images to measure on, instead of the test set
+
+
+START = ("epochs", "batch", "lr", "weight_decay", "images", "held_out")  # what the start network depends on
+
+
+@dataclass(frozen=True)
+class World:
+    """What all lines of an experiment share."""
+
+    experiment: str
+    make: Callable[[Any], nn.Module]  # widths -> network
+    start: int
+    train: Images
+    test: Images
+    device: torch.device
+    folder: Path  # of the trainings under way
+    results: Path
+    report: tuple[float, ...] = ()  # the sizes that the table reports, where networks are trained on
+    deadline: float = float("inf")  # time.monotonic() after which no step is begun
+    say: Callable[[str], None] = print
+
+    @cached_property
+    def full(self) -> int:
+        return count(self.make("full"))
+
+
+@dataclass(frozen=True)
+class State:
+    """A network after a round."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    history: History
+
+
+Grow = Callable[["Line", nn.Module, torch.optim.Optimizer, Budget, int], "Grown"]
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What a growth was, and what it cost beside its own seconds."""
+
+    growth: firefly.Growth
+    epochs: float = 0.0  # trainings of children, in epochs of the whole data
+
+
+@dataclass
+class Line:
+    """One network on its way."""
+
+    method: str
+    seed: int
+    setting: Setting
+    world: World
+    grow: Grow | None = None
+
+    # ---- a training ----------------------------------------------------------------------------------------------
+
+    def train(self, model: nn.Module, folder: Path, epochs: int, seed: int, optimizer: Any = None) -> History:
+        how = self.setting
+        optimizer = optimizer or self.make_optimizer(model)
+        return fit(
+            model,
+            self.world.train,
+            epochs,
+            test=self.world.test,
+            optimizer=optimizer,
+            batch=how.batch,
+            seed=1000 * self.seed + seed,
+            evaluate_every=epochs,
+            checkpoint=folder,
+            device=self.world.device,
+            progress=False,
+        )
+
+    def make_optimizer(self, model: nn.Module) -> torch.optim.SGD:
+        how = self.setting
+        return torch.optim.SGD(model.parameters(), how.lr, 0.9, nesterov=True, weight_decay=how.weight_decay)
+
+    def make_start(self) -> nn.Module:
+        torch.manual_seed(self.seed)
+        return self.world.make(self.world.start).to(self.world.device)
+
+    def folder(self, step: int | str) -> Path:
+        """Where a training is kept; lines of different settings do not meet, but they share the start."""
+        keys = START if self.method == "start" else asdict(self.setting)
+        told = json.dumps({key: getattr(self.setting, key) for key in keys})
+        return self.world.folder / f"{self.method}-{self.seed}-{sha256(told.encode()).hexdigest()[:8]}" / str(step)
+
+    # ---- a growth ------------------------------------------------------------------------------------------------
+
+    def batches(self, step: int) -> Batches:
+        """An epoch's batches for a growth, twice as large as those of training."""
+        precision = check_precision(None, self.world.device)
+        lines = self.world.device.type == "cuda" and precision == "bf16"
+        data = upload(self.world.train, self.world.device, augment=True, channels_last=lines)
+        return Batches(data, draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000))
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        with autocast(check_precision(None, self.world.device), self.world.device):
+            answers = model(batch[0])
+        return nn.functional.cross_entropy(answers.float(), batch[1])
+
+    def budget(self, step: int, present: int) -> Budget:
+        how = self.setting
+        if how.budget == "neurons":
+            return firefly.Neurons(fraction=how.more)
+        if how.budget == "flops":
+            return firefly.Flops(fraction=how.more)
+        room = int(how.sizes[step - 1] * self.world.full) - present
+        if room <= 0:
+            raise FireflyError(f"size {how.sizes[step - 1]:.2%} of the full network is no more than it has already")
+        return firefly.Parameters(room) & firefly.Multiples(how.multiple)
+
+    # ---- the whole line ------------------------------------------------------------------------------------------
+
+    def run(self, done: list[Row]) -> bool:
+        """All steps that the results do not hold yet; False if time ran out."""
+        mine = {(row["step"], row["final"]) for row in done if (row["method"], row["seed"]) == (self.method, self.seed)}
+        state: State | None = None
+        for step in range(1, len(self.setting.sizes) + 1):
+            for final in (False, True):
+                if (step, final) in mine or (final and not self.is_reported(step)):
+                    continue
+                if time.monotonic() > self.world.deadline:
+                    return False
+                if final:
+                    self.take_long(step)
+                else:
+                    state = self.take_step(state, step)
+        return True
+
+    def is_reported(self, step: int) -> bool:
+        return self.setting.long > 0 and self.setting.sizes[step - 1] in self.world.report
+
+    def resume(self, step: int) -> State:
+        """The network after a step: its training is taken up, and over at once if it was done."""
+        model = self.make_start()
+        optimizer = self.make_optimizer(model)
+        line = self if step else Line("start", self.seed, self.setting, self.world)
+        history = line.train(model, line.folder(step), self.setting.epochs, step, optimizer)
+        return State(model, optimizer, history)
+
+    def take_step(self, state: State | None, step: int) -> State:
+        """Grow and train for a round; a training that was begun is taken up instead."""
+        folder = self.folder(step)
+        if (folder / "fit.json").exists():
+            told = json.loads((folder / "growth.json").read_text())
+            state = self.resume(step)
+        else:
+            before = state or self.resume(step - 1)
+            before.model.train()
+            optimizer = before.optimizer if self.setting.carry else self.make_optimizer(before.model)
+            told = self.take_growth(before.model, optimizer, step)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "growth.json").write_text(json.dumps(told))
+            optimizer = optimizer if self.setting.carry else self.make_optimizer(before.model)
+            history = self.train(before.model, folder, self.setting.epochs, step, optimizer)
+            state = State(before.model, optimizer, history)
+        self.write(state.model, state.history, step, False, told)
+        if step > 1:
+            rmtree(self.folder(step - 1), ignore_errors=True)
+        return state
+
+    def take_growth(self, model: nn.Module, optimizer: Any, step: int) -> Row:
+        assert self.grow is not None
+        before = evaluate(model, self.world.test).loss
+        start = time.perf_counter()
+        grown = self.grow(self, model, optimizer, self.budget(step, count(model)), step)
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        after = evaluate(model, self.world.test).loss
+        told = {"growth_seconds": round(seconds, 3), "search_epochs": grown.epochs, "growth": brief(grown.growth)}
+        return {**told, "test_loss_grown": (before, after)}
+
+    def take_long(self, step: int) -> None:
+        """Train a copy of the network on, for the table."""
+        folder = self.folder(f"{step}-long")
+        model = self.make_start()
+        if not (folder / "fit.json").exists():
+            firefly.load(latest(self.folder(step)), model)
+        history = self.train(model, folder, self.setting.long, 100 + step)
+        self.write(model, history, step, True, {})
+        rmtree(folder, ignore_errors=True)
+
+    def write(self, model: nn.Module, history: History, step: int, final: bool, told: Row) -> None:
+        """One row of the results."""
+        how, world = self.setting, self.world
+        epochs = how.epochs * (step + 1) + (how.long if final else 0)
+        row = describe(self, model, history, step, final, epochs) | told
+        append(world.results, row)
+        world.say(
+            f"{self.method} {self.seed}, step {step}{' long' if final else ''}: {row['parameters']:,} parameters "
+            f"({row['share']:.2%}), {100 * accuracy(row):.2f} %, {row['train_seconds']:.0f} s"
+            + (f", grown in {told['growth_seconds']:.1f} s" if told else "")
+        )
+
+
+def prepare_start(line: Line, done: list[Row]) -> None:
+    """Train the start network of this seed, which all methods grow, if that has not been done."""
+    if not any(row["method"] == "start" and row["seed"] == line.seed for row in done):
+        state = line.resume(0)
+        Line("start", line.seed, line.setting, line.world).write(state.model, state.history, 0, False, {})
+
+
+def train_whole(line: Line, widths: Any, epochs: int, step: int, folder: str) -> None:
+    """A network that never grows, from random weights: the full one, or the grown one's widths."""
+    torch.manual_seed(10_000 + line.seed)
+    model = line.world.make(widths).to(line.world.device)
+    history = line.train(model, line.folder(folder), epochs, 200 + step)
+    row = describe(line, model, history, step, True, epochs)
+    append(line.world.results, row)
+    line.world.say(
+        f"{line.method} {line.seed}: {row['parameters']:,} parameters, {100 * accuracy(row):.2f} %, "
+        f"{row['train_seconds']:.0f} s for {epochs} epochs"
+    )
+
+
+def describe(line: Line, model: nn.Module, history: History, step: int, final: bool, epochs: int) -> Row:
+    how, world = line.setting, line.world
+    measured = "held_accuracy" if how.held_out else "test_accuracy"
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
+    return {
+        "experiment": world.experiment,
+        "method": line.method,
+        "dataset": world.train.name,
+        "seed": line.seed,
+        "step": step,
+        "final": final,
+        "parameters": count(model),
+        "share": count(model) / world.full,
+        measured: history.accuracy,
+        "train_loss": history[-1].loss,
+        "epochs": epochs,
+        "train_seconds": round(history.seconds, 2),
+        "widths": list_channels(model),
+        "device": device,
+        "config": json.loads(json.dumps(asdict(how))),
+    }
+
+
+def accuracy(row: Row) -> float:
+    return float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
+
+
+def brief(growth: firefly.Growth) -> Row:
+    """What a row keeps of a growth."""
+    kinds = [kind for added in growth.added.values() for kind in added.items()]
+    totals = {name: sum(number for kind, number in kinds if kind == name) for name in ("split", "new")}
+    losses = (growth.loss_before, growth.loss_overgrown, growth.loss_after)
+    return {
+        **totals,
+        "losses": losses,
+        "predicted": growth.predicted,
+        "shortened": growth.shortened,
+        "flops": growth.flops[1],
+        "seconds": {key: round(value, 3) for key, value in growth.seconds.items()},
+        "notes": growth.notes,
+    }
+
+
+def list_channels(model: nn.Module) -> list[int]:
+    """The widths as the maker of the network takes them: its convolutions, without the depthwise ones."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    return [layer.out_channels for layer in layers if layer.groups == 1]
+
+
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def latest(folder: Path) -> Path:
+    """The checkpoint that a finished training has left."""
+    return folder / str(json.loads((folder / "fit.json").read_text())["checkpoint"])
+
+
+def append(path: Path, row: Row) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

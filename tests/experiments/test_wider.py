@@ -1,0 +1,221 @@
+"""Growing wider: every method takes its steps, what was stopped goes on the same, the rows tell what a table needs."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from firefly.cli import main
+from firefly.errors import FireflyError
+from firefly.experiments import curves, lineage, wider
+from firefly.experiments.growers import METHODS
+from firefly.experiments.lineage import Line, Setting, World, count
+from firefly.vision.data import Images
+
+SETTING = Setting(
+    sizes=(0.2, 0.3), epochs=1, long=1, batch=16, lr=0.01, steps=2, candidates=4, child=1, split=0.1, new=0.1
+)
+
+
+def make_net(widths: Any) -> nn.Sequential:
+    sizes = [16, 16] if widths == "full" else [widths] * 2 if isinstance(widths, int) else widths
+    first, second = sizes
+    return nn.Sequential(
+        nn.Conv2d(3, first, 3, padding=1, bias=False),
+        nn.BatchNorm2d(first),
+        nn.ReLU(),
+        nn.MaxPool2d(4),
+        nn.Conv2d(first, second, 3, padding=1, bias=False),
+        nn.BatchNorm2d(second),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(second, 3),
+    )
+
+
+def make_images(number: int, seed: int) -> Images:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(number) % 3
+    images = torch.randint(0, 80, (number, 3, 8, 8), generator=generator) + labels[:, None, None, None] * 80
+    return Images(images.to(torch.uint8), labels, 3, "cifar10")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    device = torch.device("cpu")
+    parts = (make_images(96, 0), make_images(32, 1), device, tmp_path / "runs", tmp_path / "results.jsonl")
+    return World("wider-vgg19", make_net, 4, *parts, report=(0.3,), say=lambda text: None)
+
+
+def read(world: World, method: str) -> list[dict[str, Any]]:
+    return [row for row in wider.read_rows(world.results) if row["method"] == method]
+
+
+def timeless(row: dict[str, Any]) -> dict[str, Any]:
+    growth = {key: value for key, value in row.get("growth", {}).items() if key != "seconds"}
+    return {key: value for key, value in row.items() if "seconds" not in key} | {"growth": growth}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_its_steps(world: World, method: str) -> None:
+    assert wider.measure(world, SETTING, method, 0)
+    rows = read(world, method)
+    assert [(row["step"], row["final"]) for row in rows] == [(1, False), (2, False), (2, True)]
+    for row in rows:
+        assert row["parameters"] == count(make_net(row["widths"]))
+        assert row["parameters"] <= SETTING.sizes[row["step"] - 1] * world.full
+        assert 0 <= row["test_accuracy"] <= 1
+    assert rows[0]["parameters"] > count(make_net(4)) and rows[1]["parameters"] > rows[0]["parameters"]
+    assert rows[0]["search_epochs"] == (8 if method == "nash" else 0) and rows[0]["growth_seconds"] > 0
+    assert [row["epochs"] for row in rows] == [2, 3, 4]
+
+
+def test_methods_share_their_start(world: World) -> None:
+    for method in ("firefly", "uniform"):
+        wider.measure(world, SETTING, method, 0)
+    assert len(read(world, "start")) == 1
+    before = [row["test_loss_grown"][0] for row in wider.read_rows(world.results) if row["step"] == 1]
+    assert before[0] == before[1]
+
+
+def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = replace(world, folder=tmp_path / "whole", results=tmp_path / "whole.jsonl")
+    assert wider.measure(whole, SETTING, "firefly", 3)
+
+    stops = 0
+    monkeypatch.setattr(lineage, "time", Clock())
+    while not wider.measure(replace(world, deadline=lineage.time.monotonic() + 1.5), SETTING, "firefly", 3):
+        stops += 1
+    assert stops == 2  # one step at a time: two rounds and the long training
+    assert [timeless(row) for row in read(world, "firefly")] == [timeless(row) for row in read(whole, "firefly")]
+
+
+class Clock:
+    """Time goes on by one whenever it is asked for."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_an_interrupted_training_is_taken_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = replace(SETTING, epochs=2, long=0)
+    line = Line("firefly", 0, setting, world, METHODS["firefly"])
+    grown = []
+
+    def interrupt(model: nn.Module, *given: Any, **named: Any) -> Any:
+        grown.append(1)
+        raise KeyboardInterrupt
+
+    trained = Line.train
+    monkeypatch.setattr(Line, "train", lambda self, *a, **k: trained(self, *a, **k) if a[3] < 1 else interrupt(*a))
+    with pytest.raises(KeyboardInterrupt):
+        line.run([])
+    monkeypatch.setattr(Line, "train", trained)
+    assert grown and wider.measure(world, setting, "firefly", 0)
+    assert [row["step"] for row in read(world, "firefly")] == [1, 2]
+
+
+def test_networks_that_never_grow(world: World) -> None:
+    with pytest.raises(FireflyError, match="the widths that firefly found"):
+        wider.measure(world, SETTING, "scratch", 0)
+    for method in ("firefly", "scratch", "full"):
+        assert wider.measure(world, SETTING, method, 0)
+        assert wider.measure(world, SETTING, method, 0)  # nothing is done twice
+    (scratch,), (full,) = read(world, "scratch"), read(world, "full")
+    grown = read(world, "firefly")[-1]
+    assert scratch["widths"] == grown["widths"] and scratch["epochs"] == grown["epochs"] == full["epochs"]
+    assert full["share"] == 1 and full["final"] and scratch["final"]
+
+
+def test_settings_do_not_meet(world: World) -> None:
+    wider.measure(world, SETTING, "uniform", 0)
+    other = replace(SETTING, budget="neurons", more=0.5)
+    wider.measure(world, other, "uniform", 0)
+    configs = [row["config"]["budget"] for row in read(world, "uniform")]
+    assert configs.count("parameters") == 3 and configs.count("neurons") == 3
+
+
+def test_change_reads_words() -> None:
+    changed = wider.change(SETTING, ["epochs=7", "sizes=[0.1,0.2]", "budget=flops", "images=null", "carry=false"])
+    assert (changed.epochs, changed.sizes, changed.budget, changed.images) == (7, (0.1, 0.2), "flops", None)
+    assert changed.carry is False
+    with pytest.raises(FireflyError, match="KEY=VALUE"):
+        wider.change(SETTING, ["epoch=7"])
+
+
+def make_rows(accuracy: Callable[[int, int], float]) -> list[dict[str, Any]]:
+    shared = {"experiment": "wider-vgg19", "config": {"epochs": 1}, "train_seconds": 1.0}
+    rows = [
+        {
+            **shared,
+            "method": method,
+            "seed": seed,
+            "step": step,
+            "final": False,
+            "share": 0.01 * 2**step,
+            "epochs": step,
+        }
+        | {"test_accuracy": accuracy(step, seed), "parameters": 1000 * 2**step, "growth_seconds": 2.0}
+        for method in ("firefly", "uniform")
+        for seed in (0, 1)
+        for step in (1, 2)
+    ]
+    return [*rows, {**rows[-1], "method": "full", "final": True, "share": 1.0, "test_accuracy": 0.9}]
+
+
+def test_the_table_gives_mean_and_standard_error() -> None:
+    text = curves.table(make_rows(lambda step, seed: 0.5 + 0.1 * step + 0.02 * seed))
+    assert "2.00 %: 61.00 ± 1.00 (2)   4.00 %: 71.00 ± 1.00 (2)" in text
+    assert "full network" in text and "100.00 %" in text and "90.00" in text
+
+
+def test_other_settings_are_named() -> None:
+    rows = make_rows(lambda step, seed: 0.5)
+    rows.append({**rows[0], "config": {"epochs": 9}})
+    assert "Firefly (epochs=9)" in curves.table(rows)
+
+
+def test_report_draws_the_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "wider-vgg19.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in make_rows(lambda step, seed: 0.5 + 0.1 * step)))
+    assert main(["report", str(path)]) == 0
+    assert (tmp_path / "wider-vgg19.png").stat().st_size > 10_000
+    assert (tmp_path / "wider-vgg19.svg").exists()
+
+
+@pytest.mark.parametrize("experiment", [wider.VGG19, wider.MOBILENET])
+def test_the_sizes_are_within_reach(experiment: wider.Wider) -> None:
+    """Every ladder begins above the start network and reaches the sizes that the issue of the experiment asks for."""
+    make = getattr(wider.models, experiment.model)
+    classes = 10 if experiment.dataset == "cifar10" else 100
+    share = count(make(classes, widths=experiment.start)) / count(make(classes, widths="full"))
+    for setting in experiment.settings.values():
+        assert share < setting.sizes[0] and list(setting.sizes) == sorted(setting.sizes)
+    assert experiment.settings["middle"].sizes[-1] >= 0.06
+    assert experiment.report in experiment.settings["middle"].sizes
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reproduce", "wider-mobilenet", "--help"])
+    told = capsys.readouterr().out
+    assert "firefly reproduce wider-mobilenet --middle" in told and "goes on where it was stopped" in told
+
+
+def test_missing_data_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "wider-vgg19", "--data", str(tmp_path)]) == 2
+    assert "firefly data get cifar10" in capsys.readouterr().err
