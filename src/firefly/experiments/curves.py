@@ -12,6 +12,7 @@ from typing import Any
 from firefly.errors import FireflyError
 
 Row = dict[str, Any]
+Lines = dict[str, dict[int, list[Row]]]  # by name and step
 
 LABELS = {
     "firefly": "Firefly",
@@ -37,15 +38,19 @@ def measure(row: Row) -> float:
 
 def name_lines(rows: list[Row]) -> list[str]:
     """A name per row: its method and, in a file of several settings, what differs from the most frequent one."""
-    usual = {
-        key: Counter(str(row["config"].get(key)) for row in rows).most_common(1)[0][0] for key in rows[0]["config"]
-    }
+    keys = dict.fromkeys(key for row in rows for key in row["config"])
+    usual = {key: Counter(str(row["config"].get(key)) for row in rows).most_common(1)[0][0] for key in keys}
     names = []
     for row in rows:
-        other = [f"{key}={row['config'].get(key)}" for key in usual if str(row["config"].get(key)) != usual[key]]
+        config = row["config"]
+        other = [spell(key, config.get(key)) for key in usual if str(config.get(key)) != usual[key]]
         label = LABELS.get(row["method"], str(row["method"]))
         names.append(f"{label} ({', '.join(other)})" if other else label)
     return names
+
+
+def spell(key: str, value: Any) -> str:
+    return f"{len(value)} growths" if key == "sizes" else f"{key} {value}"
 
 
 def summarise(values: Iterable[float]) -> tuple[float, float, int]:
@@ -55,9 +60,9 @@ def summarise(values: Iterable[float]) -> tuple[float, float, int]:
     return statistics.fmean(found), error, len(found)
 
 
-def group(rows: list[Row], final: bool) -> dict[str, dict[int, list[Row]]]:
+def group(rows: list[Row], final: bool) -> Lines:
     """Rows by name and step."""
-    lines: dict[str, dict[int, list[Row]]] = {}
+    lines: Lines = {}
     for name, row in zip(name_lines(rows), rows):
         if row["final"] == final:
             lines.setdefault(name, {}).setdefault(row["step"], []).append(row)
@@ -103,13 +108,14 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     figure = Figure(figsize=(12, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2.2, 1))
     lines = group(rows, False)
-    start = lines.pop(LABELS["start"], {})
+    starts = {name: lines.pop(name) for name in list(lines) if name.startswith(LABELS["start"])}
     names = list(dict.fromkeys([*lines, *group(rows, True)]))
     colors = {name: f"C{number % 10}" for number, name in enumerate(names)}
-    draw_sizes(left, lines, start, colors)
+    draw_sizes(left, lines, starts, colors)
     draw_long(left, group(rows, True), colors)
     left.set(xscale="log", xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
-    left.grid(alpha=0.3, which="both")
+    number_axis(left, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10))
+    left.grid(alpha=0.3)
     left.legend(fontsize="small", loc="lower right")
     draw_seconds(right, lines, colors)
     path = Path(path)
@@ -126,19 +132,28 @@ def describe_axis(rows: list[Row]) -> str:
     return f"accuracy on {where}, %\nmean ± standard error, up to {seeds} seed{'s' if seeds > 1 else ''}"
 
 
-def draw_sizes(axes: Any, lines: dict[str, dict[int, list[Row]]], start: dict[int, list[Row]], colors: Any) -> None:
-    """A curve per method, each from the start network on."""
+def number_axis(axes: Any, places: tuple[float, ...]) -> None:
+    """Plain numbers on a logarithmic axis, those of `places` that lie on it."""
+    low, high = axes.get_xlim()
+    axes.set_xticks([place for place in places if low <= place <= high])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+
+
+def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any) -> None:
+    """A curve per method, each from the start network of its setting on."""
     for name, steps in lines.items():
-        found = [rows for _, rows in sorted({**start, **steps}.items())]
+        config = next(iter(steps.values()))[0]["config"]
+        start = [row for rows in starts.values() for row in rows[0] if row["config"] == config]
+        found = [start] * bool(start) + [rows for _, rows in sorted(steps.items())]
         shares = [summarise(100 * row["share"] for row in rows)[0] for rows in found]
         means, errors, _ = zip(*(summarise(map(measure, rows)) for rows in found))
-        strong = 2.2 if name == LABELS["firefly"] else 1.2
-        axes.errorbar(
-            shares, means, errors, marker="o", markersize=3.5, capsize=2, lw=strong, color=colors[name], label=name
-        )
+        strong = {"lw": 2.4, "zorder": 5} if name == LABELS["firefly"] else {"lw": 1.2}
+        style = {"marker": "o", "markersize": 3.5, "capsize": 2, "color": colors[name], **strong}
+        axes.errorbar(shares, means, errors, **style, label=name)
 
 
-def draw_long(axes: Any, lines: dict[str, dict[int, list[Row]]], colors: Any) -> None:
+def draw_long(axes: Any, lines: Lines, colors: Any) -> None:
     """Networks that were trained on, as stars; the full one as a horizontal line."""
     for name, steps in lines.items():
         for rows in steps.values():
@@ -151,7 +166,7 @@ def draw_long(axes: Any, lines: dict[str, dict[int, list[Row]]], colors: Any) ->
             axes.errorbar([share], [mean], [error], **style, label=f"{name}, {rows[0]['epochs']} epochs")
 
 
-def draw_seconds(axes: Any, lines: dict[str, dict[int, list[Row]]], colors: Any) -> None:
+def draw_seconds(axes: Any, lines: Lines, colors: Any) -> None:
     """How long one growth takes: the mean over all growths of a method."""
     took = {
         n: [r["growth_seconds"] for rows in steps.values() for r in rows if r.get("growth_seconds")]
@@ -165,4 +180,5 @@ def draw_seconds(axes: Any, lines: dict[str, dict[int, list[Row]]], colors: Any)
     axes.set_yticks(list(places), list(took))
     axes.set(xscale="log", xlabel="seconds for one growth (mean)")
     axes.margins(x=0.15)
+    number_axis(axes, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
     axes.invert_yaxis()
