@@ -15,10 +15,14 @@ from typing import Any
 import firefly
 from firefly.errors import FireflyError
 
-EXPERIMENTS = {  # name -> a module, or an object in one, with add_arguments(parser), run(args), plot(rows, path)
+EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(args), table(rows), plot(rows, path)
     "toy": "firefly.experiments.toy",
     "wider-vgg19": "firefly.experiments.wider:VGG19",
     "wider-mobilenet": "firefly.experiments.wider:MOBILENET",
+    "deeper": "firefly.experiments.deeper:DEEPER",
+    "deeper-mnist": "firefly.experiments.deeper:MNIST",
+    "deeper-fashion-mnist": "firefly.experiments.deeper:FASHION_MNIST",
+    "deeper-svhn": "firefly.experiments.deeper:SVHN",
 }
 
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
@@ -129,7 +133,7 @@ REPORT = """The file holds one network per line; each line names its experiment,
 
 
 def add_report(add: Callable[..., ArgumentParser]) -> None:
-    parser = add("report", report_results, "draw the figures of a results file", REPORT)
+    parser = add("report", report_results, "print the table and draw the figures of a results file", REPORT)
     parser.add_argument("results", type=Path, metavar="FILE.jsonl")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (beside the file)")
 
@@ -139,8 +143,9 @@ def report_results(args: Namespace) -> None:
     for name in dict.fromkeys(row["experiment"] for row in rows):
         path = (args.out or args.results.parent) / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        drawn = find_experiment(name).plot([row for row in rows if row["experiment"] == name], path)
-        print(drawn or path)
+        experiment, mine = find_experiment(name), [row for row in rows if row["experiment"] == name]
+        print(experiment.table(mine))
+        print(f"\nfigure: {experiment.plot(mine, path)}")
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

@@ -107,6 +107,9 @@ class Wider:
             lambda text: print(text, flush=True),
         )
 
+    def table(self, rows: list[Row]) -> str:
+        return curves.table(rows)
+
     def plot(self, rows: list[Row], path: Path) -> Path:
         return curves.plot(rows, path)
 
