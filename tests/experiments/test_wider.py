@@ -69,7 +69,10 @@ def test_every_method_takes_its_steps(world: World, method: str) -> None:
     rows = read(world, method)
     assert [(row["step"], row["final"]) for row in rows] == [(1, False), (2, False), (2, True)]
     for row in rows:
-        assert row["parameters"] == count(make_net(row["widths"]))
+        beside = sum(3 * 3 * 3 * hidden for hidden in row["layers"].values())  # at least: new layers have more inputs
+        assert row["parameters"] >= count(make_net(row["widths"])) + beside
+        assert bool(row["layers"]) == (method == "firefly-deeper")
+        assert row["layers"] or row["parameters"] == count(make_net(row["widths"]))
         assert row["parameters"] <= SETTING.sizes[row["step"] - 1] * world.full
         assert 0 <= row["test_accuracy"] <= 1
     assert rows[0]["parameters"] > count(make_net(4)) and rows[1]["parameters"] > rows[0]["parameters"]
@@ -185,7 +188,7 @@ def test_the_table_gives_mean_and_standard_error() -> None:
 def test_other_settings_are_named() -> None:
     rows = make_rows(lambda step, seed: 0.5)
     rows.append({**rows[0], "config": {"epochs": 9}})
-    assert "Firefly (epochs=9)" in curves.table(rows)
+    assert "Firefly (epochs 9)" in curves.table(rows)
 
 
 def test_report_draws_the_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

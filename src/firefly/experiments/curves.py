@@ -18,6 +18,7 @@ LABELS = {
     "firefly": "Firefly",
     "firefly-split": "Firefly (split only)",
     "firefly-new": "Firefly (new only)",
+    "firefly-deeper": "Firefly (wider and deeper)",
     "splitting": "Splitting (exact)",
     "fast-splitting": "Splitting (fast)",
     "net2net": "Net2Net",

@@ -63,6 +63,13 @@ def list_kinds(line: Line, kinds: Sequence[str]) -> list[Kind]:
     return [known[kind] for kind in kinds]
 
 
+def grow_deeper(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
+    """Wider and deeper under one budget: before the first growth every place gets a dormant layer."""
+    if step == 1:
+        firefly.deepen(model, share(line, step)["example"])
+    return grow(line, model, optimizer, budget, step)
+
+
 def grow_nash(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
     """8 children, each trained for a short cosine cycle; the best by its error on training images held out."""
     how, world = line.setting, line.world
@@ -93,6 +100,7 @@ METHODS: dict[str, Grow] = {
     "firefly": grow,
     "firefly-split": partial(grow, kinds=("split",)),
     "firefly-new": partial(grow, kinds=("new",)),
+    "firefly-deeper": grow_deeper,
     "splitting": by(baselines.splitting(always=True), "split"),
     "fast-splitting": by(baselines.fast_splitting(always=True), "split"),
     "net2net": by(baselines.net2net(), "split"),

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import firefly
 from firefly.budget import Budget
 from firefly.errors import FireflyError
+from firefly.residual import find_layers
 from firefly.training import History, evaluate, fit
 from firefly.training.precision import autocast, check_precision
 from firefly.training.resident import Batches, draw, upload
@@ -293,6 +294,7 @@ def describe(line: Line, model: nn.Module, history: History, step: int, final: b
         "epochs": epochs,
         "train_seconds": round(history.seconds, 2),
         "widths": list_channels(model),
+        "layers": {name: layer.make.weight.shape[0] for name, layer in find_layers(model).items()},
         "device": device,
         "config": json.loads(json.dumps(asdict(how))),
     }
@@ -319,8 +321,9 @@ def brief(growth: firefly.Growth) -> Row:
 
 
 def list_channels(model: nn.Module) -> list[int]:
-    """The widths as the maker of the network takes them: its convolutions, without the depthwise ones."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    """The widths as the maker of the network takes them: its convolutions, without depthwise ones and new layers."""
+    ours = {module for layer in find_layers(model).values() for module in layer.modules()}
+    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module not in ours]
     return [layer.out_channels for layer in layers if layer.groups == 1]
 
 

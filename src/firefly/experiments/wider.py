@@ -59,6 +59,7 @@ class Wider:
         size.add_argument("--paper", "--full", action="store_const", dest="size", const="paper", help="hours per line")
         known = [*METHODS, *WHOLE]
         parser.add_argument("--methods", nargs="+", default=["firefly", "uniform"], choices=known, metavar="METHOD")
+        parser.add_argument("--deepen", action="store_true", help="also firefly-deeper: wider and deeper at once")
         parser.add_argument("--seeds", nargs="+", type=int, default=[0])
         sizes = "train the networks of these sizes on for longer, as shares of the full one; 0 for none"
         parser.add_argument("--report", nargs="+", type=float, help=f"{sizes} ({self.report})")
@@ -78,7 +79,8 @@ class Wider:
         setting = replace(setting, held_out=5000 if args.held_out and not setting.held_out else setting.held_out)
         folder = args.runs or Path("runs") / self.name
         world = self.make_world(args, setting, folder)
-        finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in args.methods)
+        methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
+        finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
         rows = [row for row in read_rows(world.results) if row["config"] == plain(setting)]
         print(f"\n{curves.table(rows)}\n\n{len(rows)} networks in {world.results}")
         if not finished:
