@@ -143,6 +143,15 @@ def test_networks_that_never_grow(world: World) -> None:
     assert full["share"] == 1 and full["final"] and scratch["final"]
 
 
+def test_one_full_network_serves_settings_of_the_same_recipe(world: World) -> None:
+    wider.measure(world, SETTING, "full", 0)
+    wider.measure(world, replace(SETTING, steps=9), "full", 0)
+    assert len(read(world, "full")) == 1
+    wider.measure(world, replace(SETTING, lr=0.02), "full", 0)
+    wider.measure(world, replace(SETTING, long=2), "full", 0)
+    assert len(read(world, "full")) == 3
+
+
 def test_settings_do_not_meet(world: World) -> None:
     wider.measure(world, SETTING, "uniform", 0)
     other = replace(SETTING, budget="neurons", more=0.5)

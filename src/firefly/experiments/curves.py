@@ -45,6 +45,7 @@ def name_lines(rows: list[Row]) -> list[str]:
     for row in rows:
         config = row["config"]
         other = [spell(key, config.get(key)) for key in usual if str(config.get(key)) != usual[key]]
+        other = [f"{row['epochs']} epochs"] if row["method"] == "full" else other
         label = LABELS.get(row["method"], str(row["method"]))
         names.append(f"{label} ({', '.join(other)})" if other else label)
     return names
@@ -160,7 +161,7 @@ def draw_long(axes: Any, lines: Lines, colors: Any) -> None:
         for rows in steps.values():
             mean, error, _ = summarise(map(measure, rows))
             if rows[0]["method"] == "full":
-                axes.axhline(mean, color="black", lw=1, ls="--", label=f"{name}, {rows[0]['epochs']} epochs")
+                axes.axhline(mean, color="black", lw=1, ls="--", label=name)
                 continue
             style = {"marker": "*", "markersize": 11, "color": colors[name], "capsize": 2, "ls": "none"}
             share = summarise(100 * row["share"] for row in rows)[0]

@@ -27,7 +27,7 @@ import torch
 from firefly.errors import FireflyError
 from firefly.experiments import curves
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import Line, Row, Setting, World, prepare_start, train_whole
+from firefly.experiments.lineage import START, Line, Row, Setting, World, prepare_start, train_whole
 from firefly.training.fit import find_device
 from firefly.vision import data, models
 
@@ -81,7 +81,7 @@ class Wider:
         world = self.make_world(args, setting, folder)
         methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
-        rows = [row for row in read_rows(world.results) if row["config"] == plain(setting)]
+        rows = [r for r in read_rows(world.results) if r["config"] == plain(setting) or r["method"] == "full"]
         print(f"\n{curves.table(rows)}\n\n{len(rows)} networks in {world.results}")
         if not finished:
             print("time is up: the same command goes on from here")
@@ -133,12 +133,24 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
     how = line.setting
     steps = [how.sizes.index(size) + 1 for size in line.world.report if size in how.sizes]
     for step in steps if line.method == "scratch" else steps[:1]:
-        if any((row["method"], row["seed"], row["step"]) == (line.method, line.seed, step) for row in done):
+        epochs = how.epochs * (step + 1) + how.long
+        if is_done(line, done, step, epochs):
             continue
         if time.monotonic() > line.world.deadline:
             return False
-        train_whole(line, find_widths(line, done, step), how.epochs * (step + 1) + how.long, step, str(step))
+        train_whole(line, find_widths(line, done, step), epochs, step, str(step))
     return True
+
+
+def is_done(line: Line, done: list[Row], step: int, epochs: int) -> bool:
+    """The full network does not depend on rounds and growths: one of the same recipe and epochs serves all settings."""
+    if line.method == "full":
+        recipe = [getattr(line.setting, key) for key in START if key != "epochs"]
+        rows = [row for row in read_rows(line.world.results) if row["method"] == "full" and row["epochs"] == epochs]
+        rows = [row for row in rows if [row["config"][key] for key in START if key != "epochs"] == recipe]
+    else:
+        rows = [row for row in done if row["method"] == line.method and row["step"] == step]
+    return any(row["seed"] == line.seed for row in rows)
 
 
 def find_widths(line: Line, done: list[Row], step: int) -> Any:
