@@ -70,3 +70,13 @@ def test_a_multiple_must_be_a_whole_number(number: Any) -> None:
 def test_multiples_alone_are_no_budget() -> None:
     with pytest.raises(firefly.FireflyError, match="join it"):
         grow(make_net(), firefly.Multiples(8))
+
+
+def test_the_power_of_the_cost() -> None:
+    """Width "0" is dear: 6 inputs and 8 readers; "2" is cheap: 8 inputs, 3 readers. Gains are as 5 to 4.5."""
+    values = {"0": torch.full((12,), 5.0), "2": torch.full((12,), 4.5)}
+    anatomy = firefly.trace(make_net(8, 8), torch.randn(2, 6))
+    standing = {name: torch.ones(12, dtype=torch.bool) for name in values}
+    how: Any = (anatomy, values, values, firefly.Parameters(60), {"0": 4, "2": 4}, standing)
+    assert set(select(*how, power=0.0).split) == {"0"}
+    assert set(select(*how, power=1.0).split) == {"2"}

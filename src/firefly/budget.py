@@ -165,13 +165,13 @@ def select(
     newest: Mapping[str, int],
     candidates: Mapping[str, Tensor],
     eligible: str = "gain",
-    per_cost: bool = True,
+    power: float = 1.0,
 ) -> Chosen:
     """Take the best candidates until the budget is spent.
 
     gains: D_i per width in compact numbering; keys: what to rank by; newest: m' per width;
     candidates: who stands for election; eligible: "gain" for those with D_i > 0 only, "all" for the paper's |s_i|;
-    per_cost: rank by key per unit of cost, or by the key alone.
+    power: rank by key / cost^power: 1 per unit of cost, 0 by the key alone.
     """
     sizes = dict(anatomy.sizes())
     gains, keys, candidates = ({n: value.cpu() for n, value in given.items()} for given in (gains, keys, candidates))
@@ -182,12 +182,14 @@ def select(
 
     load = {
         name: sum(cost / limit.allowed for cost, limit in zip(_price(name, sizes, parts), limits) if not limit.once)
-        if per_cost
-        else 1.0
         for name in gains
     }
     ranked = sorted(
-        ((key / max(load[name], 1e-30), name, i) for name in gains for i, key in enumerate(keys[name].tolist())),
+        (
+            (key / max(load[name], 1e-30) ** power, name, i)
+            for name in gains
+            for i, key in enumerate(keys[name].tolist())
+        ),
         key=lambda row: -row[0],
     )
     allowed = {n: (mask if eligible == "all" else mask & (gains[n] > 0)).tolist() for n, mask in candidates.items()}

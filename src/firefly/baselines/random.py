@@ -139,7 +139,7 @@ def select_at_random(
     """Candidates in a random order until the budget is spent, whatever each of them costs."""
     generator = make_generator(2)
     order = {name: torch.rand(len(gain), generator=generator) for name, gain in gains.items()}
-    return select(anatomy, gains, order, budget, newest, candidates, eligible="all", per_cost=False)
+    return select(anatomy, gains, order, budget, newest, candidates, eligible="all", power=0.0)
 
 
 def make_generator(stage: int) -> torch.Generator:

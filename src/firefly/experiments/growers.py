@@ -14,7 +14,7 @@ from torch import nn
 
 import firefly
 from firefly import baselines
-from firefly.budget import Budget
+from firefly.budget import Budget, select
 from firefly.candidates import Kind
 from firefly.descent import Method
 from firefly.experiments.lineage import Grow, Grown, Line
@@ -43,7 +43,7 @@ def grow(
         steps=how.steps,
         lr=how.rate,
         rank=how.rank,
-        method=captured(method),
+        method=captured(method or Method(select=partial(select, power=how.power))),
         **share(line, step),
     )
     return Grown(growth)

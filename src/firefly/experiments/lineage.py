@@ -51,6 +51,7 @@ class Setting:
     candidates: int = 50  # m', new neurons per width
     budget: str = "parameters"  # what a growth may spend: up to the next size; or "neurons", "flops": `more` of it
     more: float = 0.3
+    power: float = 1.0  # candidates are ranked by gain / cost^power
     multiple: int = 1  # of which the grown widths are multiples: 8 trains faster on a GPU
     rank: str = "decrease"
     carry: bool = True  # the optimiser's momentum into the next round
