@@ -80,6 +80,17 @@ def test_every_method_takes_its_steps(world: World, method: str) -> None:
     assert [row["epochs"] for row in rows] == [2, 3, 4]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_works_on_a_gpu(world: World, method: str) -> None:
+    there = torch.device("cuda:0")
+    world = replace(world, device=there, train=world.train.to(there), test=world.test.to(there))
+    assert wider.measure(world, replace(SETTING, multiple=2), method, 0)
+    rows = read(world, method)
+    assert [(row["step"], row["final"]) for row in rows] == [(1, False), (2, False), (2, True)]
+    assert rows[1]["parameters"] > rows[0]["parameters"] > count(make_net(4))
+
+
 def test_methods_share_their_start(world: World) -> None:
     for method in ("firefly", "uniform"):
         wider.measure(world, SETTING, method, 0)
