@@ -14,11 +14,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import firefly
 
@@ -56,9 +58,7 @@ def cpu_seconds(work: Callable[[], Any]) -> float:
 
 
 def plain_mlp() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10)
-    )
+    return nn.Sequential(nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
 def grow_by_firefly(model: nn.Module, batches: list[Any], steps: int) -> firefly.Growth:
@@ -93,26 +93,34 @@ def grow_by_gromo(model: Any, loader: Any, device: torch.device) -> None:
     model.apply_change()
 
 
-def copy_weights(source: nn.Sequential, target: Any) -> None:
-    """The plain network's weights into gromo's, layer by layer."""
+def make_peer(source: nn.Sequential, device: torch.device) -> Any:
+    """gromo's network of the same size, with the plain network's weights."""
+    from gromo.containers.growing_mlp import GrowingMLP
+
+    peer = GrowingMLP(784, 10, hidden_size=HIDDEN, number_hidden_layers=2, activation=nn.ReLU(), device=device)
     mine = [layer for layer in source if isinstance(layer, nn.Linear)]
-    theirs = [module.layer for module in target.layers]
-    for a, b in zip(mine, theirs):
-        b.load_state_dict(a.state_dict())
+    for layer, module in zip(mine, peer.layers, strict=True):
+        module.layer.load_state_dict(layer.state_dict())
+    return peer
+
+
+def warm_up() -> None:
+    """One small growth of each: the first pays for imports, torch.export and the first decompositions."""
+    x, y = torch.randn(256, 784), torch.randint(0, 10, (256,))
+    grow_by_gromo(
+        make_peer(plain_mlp(), torch.device("cpu")), DataLoader(TensorDataset(x, y), 128), torch.device("cpu")
+    )
+    grow_by_firefly(plain_mlp(), [(x, y)], 1)
 
 
 def measure(seed: int, steps: int) -> dict[str, float]:
-    from gromo.containers.growing_mlp import GrowingMLP
-    from torch.utils.data import DataLoader, TensorDataset
-
     torch.manual_seed(seed)
     x, y = make_data(seed)
     batches = list(zip(x.split(BATCH), y.split(BATCH)))
     model = plain_mlp()
     train_epoch(model, batches, torch.optim.Adam(model.parameters(), lr=1e-3))
     device = torch.device("cpu")
-    peer = GrowingMLP(784, 10, hidden_size=HIDDEN, number_hidden_layers=2, activation=nn.ReLU(), device=device)
-    copy_weights(model, peer)
+    peer = make_peer(model, device)
     clone = plain_mlp()
     optimizer = torch.optim.Adam(clone.parameters(), lr=1e-3)
     epoch = statistics.median(cpu_seconds(lambda: train_epoch(clone, batches, optimizer)) for _ in range(3))
@@ -130,10 +138,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=45, help="steps of Firefly's step one")
-    parser.add_argument("--out", help="append the result as a JSON line")
+    parser.add_argument("--out", help="append one JSON line per repeat to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    grow_by_firefly(plain_mlp(), [(torch.randn(8, 784), torch.zeros(8, dtype=torch.long))], 1)  # warm torch.export up
+    warm_up()
     rows = [measure(seed, args.steps) for seed in range(args.repeats)]
     median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     print(f"plain epoch {median['epoch']:.3f} CPU s; medians of {args.repeats}, steps {args.steps}")
@@ -141,8 +149,10 @@ def main() -> None:
     for name in ("gromo", "firefly"):
         print(f"{name:8}  {median[name]:7.2f}  {median['before']:11.4f}  {median[name + '_after']:10.4f}")
     if args.out:
+        shared = {"experiment": "versus-gromo", "steps": args.steps, "device": "cpu, one thread"}
+        shared |= {"torch": torch.__version__, "gromo_version": version("gromo")}
         with open(args.out, "a") as file:
-            print(json.dumps({"experiment": "versus-gromo", "steps": args.steps, **median}), file=file)
+            file.writelines(json.dumps({**shared, "seed": seed, **row}) + "\n" for seed, row in enumerate(rows))
 
 
 if __name__ == "__main__":

@@ -127,19 +127,21 @@ class OverGrown:
         read, make = layout.role("reads"), layout.role("makes")
         if read is not None:
             delta *= along(self._compact(layout.dims[read], _old, delta), read, delta.ndim)
-        if make is not None:
-            delta *= along(self._per_entry(layout.dims[make], self._begin(), delta), make, delta.ndim)
-        if make is not None and layout.start == "zero":  # a bias: new neurons start without one
-            delta *= along(self._compact(layout.dims[make], _old, delta), make, delta.ndim)
-        return delta.requires_grad_()
-
-    def _begin(self) -> dict[str, Tensor]:
-        """How large the rows of δ begin, per candidate: small for splits, as `New.scale` says for new neurons."""
         wanted = None if self.new is None else self.new.scale
-        return {
-            name: torch.where(_old(r) > 0, 0.1, 1.0 if wanted is None else wanted / self.scale[name])
+        if make is not None and layout.start == "zero" and wanted is None:  # a bias: new neurons start without one
+            delta *= along(self._compact(layout.dims[make], _old, delta), make, delta.ndim)
+        return self.size_rows(layout, delta, split=0.1).requires_grad_()
+
+    def size_rows(self, layout: Layout, delta: Tensor, split: float) -> Tensor:
+        """Random δ with its rows as large as they begin: `split` for splits, what `New.scale` says for new neurons."""
+        make, wanted = layout.role("makes"), None if self.new is None else self.new.scale
+        if make is None:
+            return delta
+        size = {
+            name: torch.where(_old(r) > 0, split, 1.0 if wanted is None else wanted / self.scale[name])
             for name, r in self.rosters.items()
         }
+        return delta * along(self._per_entry(layout.dims[make], size, delta), make, delta.ndim)
 
     @torch.no_grad()
     def restart(self) -> None:

@@ -31,7 +31,8 @@ def test_the_stacked_slope_is_that_of_autograd() -> None:
     slopes = Slope(stack, data)(stack.parameters)
     for k, net in enumerate(nets):
         mean_square(net, data[k]).backward()
-        expected = net.hidden.weight.grad[:, 0], net.hidden.bias.grad, net.out.weight.grad[0]
+        found = [p.grad for p in net.parameters() if p.grad is not None]
+        expected = found[0][:, 0], found[1], found[2][0]
         for slope, gradient in zip(slopes, expected):
             assert torch.allclose(slope[k, : net.neurons, 0], gradient, rtol=1e-9)
             assert not slope[k, net.neurons :].any()
@@ -84,6 +85,17 @@ def test_kinds_of_growth_are_those_of_the_method(rows: list[dict]) -> None:
         assert "new" not in kinds[method]
 
 
+@pytest.mark.parametrize("method", ["firefly", "random-search"])
+def test_new_neurons_begin_as_small_as_the_setting_says(method: str) -> None:
+    setting, grown = Setting(steps=1, step_lr=1e-6, lr=0.0, scale=1e-3), []
+    for seed in range(4):
+        net = draw_network(3, 2.0, seed)
+        if GROWN[method](net, draw_truth(seed), seed, setting).added["hidden"]["new"]:
+            theta, shift, _ = net.rows()
+            grown.append((theta[-1], shift[-1]))
+    assert grown and all(0 < abs(theta) < 0.01 and 0 < abs(shift) < 0.01 for theta, shift in grown)
+
+
 def test_numbers_over_truths() -> None:
     made = [{"method": "a", "seed": s, "step": 0, "loss": loss} for s, loss in enumerate((1.0, 2.0, 6.0))]
     curve = summarise(made, "a")
@@ -100,7 +112,9 @@ def test_table_and_figure(rows: list[dict], tmp_path: Path) -> None:
     assert "<svg" in drawing
 
 
-def test_a_run_resumes_and_refuses_to_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_run_resumes_and_refuses_to_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(toy, "QUICK", Setting(neurons=2, iterations=5, steps=2))
     monkeypatch.setattr(toy, "GROUP", 1)
     parser = ArgumentParser()

@@ -118,8 +118,9 @@ def keep_best(
 def draw_directions(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
     """Instead of step one: every δ from a normal distribution, inside the ball."""
     generator = make_generator(1)
-    for delta in over.delta.values():
-        delta.copy_(torch.randn(delta.shape, generator=generator, dtype=delta.dtype))
+    for name, delta in over.delta.items():
+        drawn = torch.randn(delta.shape, generator=generator, dtype=delta.dtype).to(delta.device)
+        delta.copy_(over.size_rows(over.layouts[name], drawn, split=1.0))
     over.project()
 
 

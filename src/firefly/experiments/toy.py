@@ -27,11 +27,8 @@ import torch
 
 import firefly
 from firefly.baselines import random_search, splitting
-from firefly.descent import Method
 from firefly.errors import FireflyError
 from firefly.experiments.rbf import RBF, Data, draw_network, draw_truth, mean_square, train
-from firefly.overgrown import OverGrown
-from firefly.scores import Loss, Steps, descend
 
 Row = dict[str, Any]
 
@@ -112,27 +109,13 @@ def _shared(net: RBF, data: Data, seed: int) -> dict[str, Any]:
     return {"example": data[0], "budget": firefly.Neurons(1), "anatomy": anatomy, "evaluate_on": 1, "seed": seed}
 
 
-def _neighborhood(setting: Setting, new: int, scale: float | None) -> list[Any]:
+def _neighborhood(setting: Setting, new: int) -> list[Any]:
     kinds: list[Any] = [firefly.Split(setting.split)]
-    return [*kinds, firefly.New(new, setting.new, scale)] if new else kinds
-
-
-def descend_from(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps, std: float) -> None:
-    """Step one from new neurons ~ N(0, std²), which move as fast as those that are there.
-
-    `New(scale=std)` would draw them as small, and slow them down to that size as well: too slow to get anywhere.
-    """
-    size, generator = over.rosters["hidden"].size, torch.Generator().manual_seed(torch.initial_seed() + 1)
-    for name in ("hidden.weight", "hidden.bias"):
-        rows = over.delta[name].detach()[size:]
-        rows.copy_(std / over.scale["hidden"][-1] * torch.randn(rows.shape, generator=generator))
-    descend(over, loss, batches, steps)
+    return [*kinds, firefly.New(new, setting.new, scale=setting.scale)] if new else kinds
 
 
 def grow_firefly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -> firefly.Growth:
-    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new, None)}
-    how |= {"steps": setting.steps, "lr": setting.step_lr}
-    how |= {"method": Method(descend=partial(descend_from, std=setting.scale))}
+    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new), "steps": setting.steps, "lr": setting.step_lr}
     return firefly.grow(net, mean_square, [data], **how, **_shared(net, data, seed))
 
 
@@ -145,7 +128,7 @@ def grow_randomly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -
     def tune(child: Any) -> None:
         train([child], [data], setting.steps, setting.lr)
 
-    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new, setting.scale), "tries": setting.tries}
+    how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new), "tries": setting.tries}
     return random_search(net, mean_square, [data], tune=tune, **how, **_shared(net, data, seed))
 
 

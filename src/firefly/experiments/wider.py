@@ -195,7 +195,7 @@ def change(setting: Setting, words: list[str]) -> Setting:
 
 
 LADDER = (0.0028, 0.0044, 0.0069, 0.0108, 0.0167, 0.0259, 0.04, 0.062)
-QUICK = Setting(sizes=(0.0028, 0.0044), epochs=2, long=0, steps=20, candidates=16, child=1, images=2000)
+QUICK = Setting(sizes=(0.0028, 0.0044), epochs=2, long=0, batch=64, steps=12, candidates=8, child=1, images=1000)
 MIDDLE = Setting(sizes=LADDER, multiple=8)
 PAPER = Setting(sizes=LADDER, epochs=160, long=0, weight_decay=1e-4, budget="neurons", child=17)
 VGG19 = Wider(
