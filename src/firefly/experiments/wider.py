@@ -19,6 +19,7 @@ import json
 import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ class Wider:
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
         rows = [r for r in read_rows(world.results) if r["config"] == plain(setting) or r["method"] == "full"]
         print(f"\n{curves.table(rows)}\n\n{len(rows)} networks in {world.results}")
+        if rows and find_spec("matplotlib") is not None:
+            print(f"figure: {curves.plot(rows, folder / f'{self.name}.png')}")
         if not finished:
             print("time is up: the same command goes on from here")
         return 0
