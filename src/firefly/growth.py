@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -82,6 +82,27 @@ class Growth:
             parts = ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items())
             lines.append(f"{sum(self.seconds.values()):.1f} s: {parts}")
         return "\n".join(lines)
+
+
+def join(first: Growth, second: Growth) -> Growth:
+    """Two growths in a row, of different widths, as one."""
+    seconds = {key: first.seconds.get(key, 0.0) + value for key, value in second.seconds.items()}
+    return replace(
+        second,
+        added={**first.added, **second.added},
+        widths={**first.widths, **second.widths},
+        loss_before=first.loss_before,
+        predicted=first.predicted + second.predicted,
+        output_change=max(first.output_change, second.output_change),
+        parameters=(first.parameters[0], second.parameters[1]),
+        flops=(first.flops[0], second.flops[1]),
+        gains={**first.gains, **second.gains},
+        candidates=first.candidates + second.candidates,
+        total_gain=first.total_gain + second.total_gain,
+        shortened=min(first.shortened, second.shortened),
+        notes=(*first.notes, *second.notes),
+        seconds=seconds,
+    )
 
 
 def _short(value: float) -> str:

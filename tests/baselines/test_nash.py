@@ -8,6 +8,7 @@ from torch import nn
 
 import firefly
 from firefly.baselines.nash import nash
+from firefly.residual import find_layers
 from laws import (
     assert_close,
     assert_optimizer_fits,
@@ -20,11 +21,13 @@ from laws import (
 )
 from zoo import ZOO, Entry
 
+PLACES = ["features.2", "features.6", "features.9"]  # of the vgg's dormant layers
+
 
 def climb(model: nn.Module, entry: Entry, **options: Any) -> firefly.Growth:
     given: dict[str, Any] = {"tune": lambda child: None, "judge": lambda child: 0.0, "neighbours": 3} | options
-    anatomy = trace_entry(entry.name)
-    return nash(model, entry.loss, entry.batches(), example=entry.example(), anatomy=anatomy, **given)
+    given.setdefault("anatomy", trace_entry(entry.name))
+    return nash(model, entry.loss, entry.batches(), example=entry.example(), **given)
 
 
 def marked(values: list[float]) -> tuple[list[nn.Module], dict[str, Any]]:
@@ -113,6 +116,76 @@ def test_the_parent_may_stay() -> None:
     assert climb(model, entry, keep_parent=True, **how).neurons == 9
 
 
+# ---- new layers ------------------------------------------------------------------------------------------------------
+
+
+def make_deep(entry: Entry, count: int) -> tuple[nn.Module, firefly.Anatomy]:
+    model = make_trained(entry)[0]
+    firefly.deepen(model, entry.example(), count=count)
+    return model, firefly.trace(model, entry.example())
+
+
+def list_awake(model: nn.Module) -> list[str]:
+    return [path for path, layer in find_layers(model).items() if not layer.dormant]
+
+
+def test_every_place_gets_one_layer_and_the_function_stays() -> None:
+    entry = in_double(ZOO["vgg"])
+    model, anatomy = make_deep(entry, 2)
+    model.eval()
+    before = run(model, entry.example())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    budget = firefly.Neurons(5)
+    growth = climb(model, entry, insert=3, noise=0.0, budget=budget, anatomy=anatomy, optimizer=optimizer)
+    awake = list_awake(model)
+    assert growth.woken == awake and [path.rpartition(".deeper.")[0] for path in awake] == PLACES
+    assert all(growth.added[path] == {"split": 0, "new": 3} for path in awake)
+    assert sum(kinds["split"] for kinds in growth.added.values()) == 5 == growth.neurons - 9
+    assert growth.output_change < 1e-12
+    assert_close(run(model, entry.example()), before, 1e-12)
+    assert growth.parameters == (anatomy.parameters(), sum(p.numel() for p in model.parameters()))
+    assert_optimizer_fits(model, optimizer)
+    for path in awake:
+        layer = find_layers(model)[path]
+        assert layer.make.weight.abs().sum() > 0 and not layer.read.weight.any()
+
+
+def test_neighbours_have_their_new_layers_in_other_places() -> None:
+    entry = ZOO["vgg"]
+    model, anatomy = make_deep(entry, 4)
+    children, how = marked([0.5, 0.4, 0.3, 0.2])
+    climb(model, entry, insert=2, anatomy=anatomy, **how)
+    places = [tuple(list_awake(child)) for child in children]
+    assert all(len(awake) == 3 for awake in places) and len(set(places)) > 1
+    assert tuple(list_awake(model)) == places[3]
+    rows = {find_layers(child)[path].make.weight.sum().item() for child, (path, *_) in zip(children, places)}
+    assert len(rows) == 4  # and with other weights
+
+
+def test_where_no_layer_sleeps_any_more_it_only_widens() -> None:
+    entry = ZOO["vgg"]
+    model, anatomy = make_deep(entry, 1)
+    climb(model, entry, insert=2, anatomy=anatomy)
+    awake = list_awake(model)
+    growth = climb(model, entry, insert=2, anatomy=firefly.trace(model, entry.example()))
+    assert len(awake) == 3 and not growth.woken and growth.neurons > 0
+
+
+def test_without_insert_dormant_layers_sleep_on() -> None:
+    entry = ZOO["vgg"]
+    model, anatomy = make_deep(entry, 1)
+    growth = climb(model, entry, anatomy=anatomy)
+    assert growth.neurons and not growth.woken and not list_awake(model)
+
+
+def test_the_parent_gets_no_layer() -> None:
+    entry = ZOO["vgg"]
+    model, anatomy = make_deep(entry, 1)
+    _, how = marked([0.1, 0.2])
+    growth = climb(model, entry, insert=2, keep_parent=True, anatomy=anatomy, **how)
+    assert not growth.neurons and not list_awake(model)
+
+
 def test_training_decides_with_data_held_out() -> None:
     """The whole of a step: each neighbour trains for a while, the winner's error is the lowest of all."""
     entry = ZOO["vgg"]
@@ -171,6 +244,7 @@ def test_what_it_cannot_do_is_said() -> None:
     for options, words in (
         ({"neighbours": 0}, "neighbours=0.*at least 1"),
         ({"neighbours": 1, "keep_parent": True}, "neighbours=1.*at least 2"),
+        ({"insert": 1}, "insert=1.*at least 2 neurons"),
         ({"kind": "both"}, "kind='both'.*'split' or 'new'"),
         ({"kind": "new", "count": 1}, "more than the 2 candidates"),
         ({"budget": firefly.Neurons(99)}, "more than the 28 candidates"),

@@ -13,7 +13,7 @@ from torch import nn
 
 from firefly.cli import main
 from firefly.errors import FireflyError
-from firefly.experiments import curves, lineage, wider
+from firefly.experiments import curves, lineage, options, wider
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, Setting, World, count
 from firefly.vision.data import Images
@@ -55,7 +55,7 @@ def world(tmp_path: Path) -> World:
 
 
 def read(world: World, method: str) -> list[dict[str, Any]]:
-    return [row for row in wider.read_rows(world.results) if row["method"] == method]
+    return [row for row in options.read_rows(world.results) if row["method"] == method]
 
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_methods_share_their_start(world: World) -> None:
     for method in ("firefly", "uniform"):
         wider.measure(world, SETTING, method, 0)
     assert len(read(world, "start")) == 1
-    before = [row["test_loss_grown"][0] for row in wider.read_rows(world.results) if row["step"] == 1]
+    before = [row["test_loss_grown"][0] for row in options.read_rows(world.results) if row["step"] == 1]
     assert before[0] == before[1]
 
 
@@ -172,11 +172,11 @@ def test_settings_do_not_meet(world: World) -> None:
 
 
 def test_change_reads_words() -> None:
-    changed = wider.change(SETTING, ["epochs=7", "sizes=[0.1,0.2]", "budget=flops", "images=null", "carry=false"])
+    changed = options.change(SETTING, ["epochs=7", "sizes=[0.1,0.2]", "budget=flops", "images=null", "carry=false"])
     assert (changed.epochs, changed.sizes, changed.budget, changed.images) == (7, (0.1, 0.2), "flops", None)
     assert changed.carry is False
     with pytest.raises(FireflyError, match="KEY=VALUE"):
-        wider.change(SETTING, ["epoch=7"])
+        options.change(SETTING, ["epoch=7"])
 
 
 def make_rows(accuracy: Callable[[int, int], float]) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def separate_copies(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: 
     for name, delta in over.delta.items():
         drawn = torch.randn(delta.shape, generator=generator, dtype=delta.dtype).to(delta.device)
         make = over.layouts[name].role("makes")
-        rows = make is not None and delta.ndim > 1
+        rows = make is not None and delta.ndim > 1 and delta.numel() > 0  # of dormant layers they are empty
         delta.copy_(noise * drawn * measure_spread(over, over.layouts[name]) if rows else torch.zeros_like(delta))
     over.epsilon = {name: 0.5 / over.scale[name] for name in over.epsilon}  # the displacement ε·s·δ is δ/2
 

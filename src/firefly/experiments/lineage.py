@@ -12,12 +12,12 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class World:
     folder: Path  # of the trainings under way
     results: Path
     report: tuple[float, ...] = ()  # the sizes that the table reports, where networks are trained on
+    augment: bool | str = True  # crop and mirror; "crop" never mirrors
     deadline: float = float("inf")  # time.monotonic() after which no step is begun
     say: Callable[[str], None] = print
 
@@ -126,6 +127,7 @@ class Line:
             test=self.world.test,
             optimizer=optimizer,
             batch=how.batch,
+            augment=self.world.augment,
             seed=1000 * self.seed + seed,
             evaluate_every=epochs,
             checkpoint=folder,
@@ -141,6 +143,11 @@ class Line:
         torch.manual_seed(self.seed)
         return self.world.make(self.world.start).to(self.world.device)
 
+    @property
+    def start(self) -> Self:
+        """The line of the start network, which all methods share."""
+        return replace(self, method="start", grow=None)
+
     def folder(self, step: int | str) -> Path:
         """Where a training is kept; lines of different settings do not meet, but they share the start."""
         keys = START if self.method == "start" else asdict(self.setting)
@@ -153,7 +160,7 @@ class Line:
         """An epoch's batches for a growth, twice as large as those of training."""
         precision = check_precision(None, self.world.device)
         lines = self.world.device.type == "cuda" and precision == "bf16"
-        data = upload(self.world.train, self.world.device, augment=True, channels_last=lines)
+        data = upload(self.world.train, self.world.device, augment=self.world.augment, channels_last=lines)
         return Batches(data, draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -197,7 +204,7 @@ class Line:
         """The network after a step: its training is taken up, and over at once if it was done."""
         model = self.make_start()
         optimizer = self.make_optimizer(model)
-        line = self if step else Line("start", self.seed, self.setting, self.world)
+        line = self if step else self.start
         history = line.train(model, line.folder(step), self.setting.epochs, step, optimizer)
         return State(model, optimizer, history)
 
@@ -261,7 +268,7 @@ def prepare_start(line: Line, done: list[Row]) -> None:
     """Train the start network of this seed, which all methods grow, if that has not been done."""
     if not any(row["method"] == "start" and row["seed"] == line.seed for row in done):
         state = line.resume(0)
-        Line("start", line.seed, line.setting, line.world).write(state.model, state.history, 0, False, {})
+        line.start.write(state.model, state.history, 0, False, {})
 
 
 def train_whole(line: Line, widths: Any, epochs: int, step: int, folder: str) -> None:

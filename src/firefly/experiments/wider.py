@@ -15,21 +15,19 @@ Everything is written as it is done (`--out`, `--runs`), and the same command go
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import nn
 
 from firefly.errors import FireflyError
-from firefly.experiments import curves
+from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import START, Line, Row, Setting, World, prepare_start, train_whole
-from firefly.training.fit import find_device
+from firefly.experiments.options import plain, read_own, read_rows
 from firefly.vision import data, models
 
 WHOLE = ("scratch", "full")  # networks that never grow
@@ -52,65 +50,29 @@ class Wider:
         return str(__doc__).replace("wider-vgg19", self.name)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        size = parser.add_mutually_exclusive_group()
-        size.add_argument(
-            "--quick", action="store_const", dest="size", const="quick", help="minutes on a CPU (default)"
-        )
-        size.add_argument("--middle", action="store_const", dest="size", const="middle", help="a GPU, minutes per line")
-        size.add_argument("--paper", "--full", action="store_const", dest="size", const="paper", help="hours per line")
-        known = [*METHODS, *WHOLE]
-        parser.add_argument("--methods", nargs="+", default=["firefly", "uniform"], choices=known, metavar="METHOD")
+        known, folder = [*METHODS, *WHOLE], f"runs/{self.name}"
+        options.add_options(parser, folder, known, ["firefly", "uniform"], QUICK, str(self.report))
         parser.add_argument("--deepen", action="store_true", help="also firefly-deeper: wider and deeper at once")
-        parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-        sizes = "train the networks of these sizes on for longer, as shares of the full one; 0 for none"
-        parser.add_argument("--report", nargs="+", type=float, help=f"{sizes} ({self.report})")
-        parser.add_argument("--held-out", action="store_true", help="measure on 5,000 training images set apart")
-        parser.add_argument("--minutes", type=float, help="begin no step after so many; the same command goes on later")
-        parser.add_argument("--data", type=Path, help="the folder of the data sets (FIREFLY_DATA, else data)")
-        parser.add_argument("--out", type=Path, help=f"the results (runs/{self.name}/results.jsonl)")
-        parser.add_argument("--runs", type=Path, help=f"trainings under way (runs/{self.name})")
-        parser.add_argument("--device", help="cuda or cpu (what there is)")
-        parser.add_argument(
-            "--set", nargs="+", default=[], metavar="KEY=VALUE", help=f"other settings: {', '.join(list_keys())}"
-        )
-        parser.set_defaults(size="quick")
 
     def run(self, args: Namespace) -> int:
-        setting = change(self.settings[args.size], args.set)
-        setting = replace(setting, held_out=5000 if args.held_out and not setting.held_out else setting.held_out)
-        folder = args.runs or Path("runs") / self.name
-        world = self.make_world(args, setting, folder)
+        setting = options.choose(self.settings, args)
+        world = self.make_world(args, setting)
         methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
-        rows = [r for r in read_rows(world.results) if r["config"] == plain(setting) or r["method"] == "full"]
-        print(f"\n{curves.table(rows)}\n\n{len(rows)} networks in {world.results}")
-        if rows and find_spec("matplotlib") is not None:
-            print(f"figure: {curves.plot(rows, folder / f'{self.name}.png')}")
-        if not finished:
-            print("time is up: the same command goes on from here")
+        full = [row for row in read_rows(world.results) if row["method"] == "full" and row["config"] != plain(setting)]
+        rows = read_own(world.results, setting) + full
+        options.conclude(rows, self.table, world.results, world.folder / f"{self.name}.png", finished)
         return 0
 
-    def make_world(self, args: Namespace, setting: Setting, folder: Path) -> World:
-        device = find_device(args.device)
-        train = data.load(self.dataset, args.data, "train")
-        train, test = data.hold_out(train, setting.held_out) if setting.held_out else (train, None)
-        test = data.load(self.dataset, args.data, "test") if test is None else test
-        if setting.images is not None:
-            train, test = (part.take(torch.arange(min(setting.images, len(part)))) for part in (train, test))
-        make = getattr(models, self.model)
-        return World(
-            self.name,
-            lambda widths: make(classes=train.classes, widths=widths),
-            self.start,
-            train.to(device),
-            test.to(device),
-            device,
-            folder,
-            args.out or folder / "results.jsonl",
-            tuple(args.report or [self.report]),
-            time.monotonic() + 60 * args.minutes if args.minutes else float("inf"),
-            lambda text: print(text, flush=True),
-        )
+    def make_world(self, args: Namespace, setting: Setting) -> World:
+        def load(split: str) -> data.Images:
+            return data.load(self.dataset, args.data, split)
+
+        def make(images: data.Images, widths: Any) -> nn.Module:
+            net: nn.Module = getattr(models, self.model)(classes=images.classes, widths=widths)
+            return net
+
+        return options.make_world(self.name, args, setting, load, make, self.start, [self.report])
 
     def table(self, rows: list[Row]) -> str:
         return curves.table(rows)
@@ -121,7 +83,7 @@ class Wider:
 
 def measure(world: World, setting: Setting, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
-    done = [row for row in read_rows(world.results) if row["config"] == plain(setting)]
+    done = read_own(world.results, setting)
     line = Line(method, seed, setting, world, METHODS.get(method))
     if method in WHOLE:
         return measure_whole(line, done)
@@ -163,38 +125,6 @@ def find_widths(line: Line, done: list[Row], step: int) -> Any:
         if (row["method"], row["seed"], row["step"]) == ("firefly", line.seed, step):
             return row["widths"]
     raise FireflyError(f"scratch takes the widths that firefly found: run --methods firefly --seeds {line.seed} first")
-
-
-def read_rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def plain(setting: Setting) -> Row:
-    """The setting as JSON gives it back."""
-    found: Row = json.loads(json.dumps(asdict(setting)))
-    return found
-
-
-# ---- settings --------------------------------------------------------------------------------------------------------
-
-
-def list_keys() -> list[str]:
-    return [field.name for field in fields(Setting)]
-
-
-def change(setting: Setting, words: list[str]) -> Setting:
-    """The setting with `key=value` changes; values are JSON, or words."""
-    changes: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in list_keys():
-            raise FireflyError(f"--set {word}: give KEY=VALUE with one of {', '.join(list_keys())}")
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = value
-        changes[key] = tuple(found) if isinstance(found, list) else found
-    return replace(setting, **changes)
 
 
 LADDER = (0.0028, 0.0044, 0.0069, 0.0108, 0.0167, 0.0259, 0.04, 0.062)

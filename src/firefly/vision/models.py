@@ -1,15 +1,15 @@
-"""The networks that the experiments widen (Sec. 3 and app. B): VGG-16, VGG-19 and MobileNetV1 for 32 x 32 images.
+"""The networks that the experiments grow (Sec. 3 and app. B): VGG-16, VGG-19, MobileNetV1 and four blocks that deepen.
 
-Each is a chain convolution, batch norm, activation, ... in `features`, then `pool`, `flatten` and a linear `head`.
-The start of a run has the same few channels in every layer (16 for VGG-19, 32 for MobileNetV1); "full" is the size
-the papers of those networks give, 20,035,018 parameters for VGG-19 with 10 classes.
+Each is a chain convolution, batch norm, activation, ... in `features`, then `pool`, `flatten` and a linear `head`, for
+images of 32 x 32. The start of a run has the same few channels in every layer (16, or 32 for MobileNetV1); "full" is
+the size the papers of those networks give, 20,035,018 parameters for VGG-19 with 10 classes.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from firefly.errors import FireflyError
 
@@ -20,6 +20,7 @@ VGG16 = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512) 
 VGG19 = (64, 64), (128, 128), (256, 256, 256, 256), (512, 512, 512, 512), (512, 512, 512, 512)
 MOBILENET_V1 = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)  # the stem, then 13 blocks
 MOBILENET_V1_HALVING = (2, 4, 6, 12)  # the blocks of stride 2
+BLOCKS = tuple((width,) * 12 for width in (16, 32, 64, 128))  # 12-12-12-12: the depth and the channels of AutoGrow
 
 
 def vgg16(classes: int = 10, widths: Widths = 16, channels: int = 3, activation: Activation = nn.ReLU) -> nn.Module:
@@ -49,6 +50,57 @@ def mobilenet_v1(
         layers += convolve(before, before, activation, stride=stride, groups=before)
         layers += convolve(before, after, activation, kernel=1)
     return crown(layers, sizes[-1], classes)
+
+
+def blocks(
+    classes: int = 10,
+    widths: int | Sequence[Sequence[int]] | str = 16,
+    channels: int = 1,
+    activation: Activation = nn.ReLU,
+) -> nn.Module:
+    """Four blocks of 3 x 3 convolutions, the first of each with stride 2: the network that grows deeper (app. B.2).
+
+    `widths` is one number for a network 1-1-1-1; or a list per block, its channels first and then the neurons of each
+    of its residual layers; or "full" for 12-12-12-12.
+    """
+    stages: list[nn.Module] = []
+    for width, *hidden in list_blocks(widths):
+        layers = [*convolve(channels, width, activation, stride=2)]
+        stages.append(nn.Sequential(*layers, *(ResidualLayer(width, size, activation) for size in hidden)))
+        channels = width
+    return crown(stages, channels, classes)
+
+
+class ResidualLayer(nn.Module):
+    """I + h as `firefly.deepen` makes it: a 3 x 3 convolution, batch norm, activation, and a 1 x 1 convolution back.
+
+    The last one begins at zero, so that deep networks begin as shallow ones.
+    """
+
+    def __init__(self, channels: int, hidden: int, activation: Activation = nn.ReLU) -> None:
+        super().__init__()
+        self.make, self.norm, self.activation = convolve(channels, hidden, activation)
+        self.read = nn.Conv2d(hidden, channels, 1, bias=False)
+        nn.init.zeros_(self.read.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.read(self.activation(self.norm(self.make(x))))
+        return out
+
+
+def list_blocks(widths: int | Sequence[Sequence[int]] | str) -> list[list[int]]:
+    """Per block its channels and the neurons of its residual layers, whichever way they were given."""
+    if isinstance(widths, int):
+        found = [[widths]] * len(BLOCKS)
+    elif isinstance(widths, str):
+        found = [list(block) for block in BLOCKS] if widths == "full" else []
+    else:
+        found = [list(block) for block in widths if not isinstance(block, int)]
+    fits = [block and all(isinstance(size, int) and size > 0 for size in block) for block in found]
+    if len(fits) != len(BLOCKS) or not all(fits):
+        ways = f'a positive number, a list of them for each of {len(BLOCKS)} blocks, or "full"'
+        raise FireflyError(f"blocks: widths={widths!r} must be {ways}")
+    return found
 
 
 def build_vgg(

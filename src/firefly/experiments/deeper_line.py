@@ -1,0 +1,149 @@
+"""One network's life in the experiment of growing deeper: that of `lineage.py`, with layers in it (App. B.2).
+
+A network is known by its widths, a list per block: the channels of the block, then the neurons of each residual layer.
+Its structure in short is the number of layers per block, such as 4-3-5-2. Dormant layers count for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import firefly
+from firefly.baselines import AutoGrow
+from firefly.budget import Budget
+from firefly.experiments.lineage import Line, Row, Setting, accuracy, append, describe
+from firefly.residual import Residual
+from firefly.training import History, fit
+from firefly.training.score import eval_mode
+from firefly.vision.data import hold_out
+from firefly.vision.models import BLOCKS, ResidualLayer
+
+
+@dataclass(frozen=True)
+class Deep(Setting):
+    """What a run is; `sizes` are upper bounds where `budget` is "neurons"."""
+
+    dormant: int = 11  # layers that sleep in each block at first
+    layers: int = 4  # that a growth may wake
+    hidden: int = 16  # neurons of a new layer: on average for Firefly, exactly for NASH
+    offer: int = 0  # dormant layers of each block that stand for election; 0 for all of them
+    together: bool = False  # new layers and wider ones in one growth, instead of one after the other
+    neighbours: int = 8  # that NASH compares
+    interval: int = 1  # epochs between two growths of AutoGrow
+    patience: int = 20  # epochs without gain that close a stage of AutoGrow
+    search: int = 120  # epochs after which AutoGrow ends
+
+
+@dataclass
+class DeepLine(Line):
+    """A line whose networks grow deeper, too."""
+
+    setting: Deep
+
+    def room(self, step: int, present: int) -> int:
+        """Parameters up to the next size."""
+        return int(self.setting.sizes[step - 1] * self.world.full) - present
+
+    def budget(self, step: int, present: int) -> Budget:
+        room = firefly.Parameters(self.room(step, present)) & firefly.Multiples(self.setting.multiple)
+        return room & firefly.Neurons(fraction=self.setting.more) if self.setting.budget == "neurons" else room
+
+    def write(self, model: nn.Module, history: History, step: int, final: bool, told: Row) -> None:
+        how = self.setting
+        epochs = told.pop("epochs", how.epochs * (step + 1) + (how.long if final else 0))
+        widths = list_blocks(model)
+        row = describe(self, model, history, step, final, epochs) | told
+        row |= {"structure": name_structure(widths), "widths": widths, "flops": count_flops(self, model)}
+        append(self.world.results, row)
+        self.world.say(
+            f"{self.method} {self.seed}, step {step}{' long' if final else ''}: {row['structure']}, "
+            f"{row['parameters']:,} parameters, {100 * accuracy(row):.2f} %, {row['train_seconds']:.0f} s"
+            + (f", grown in {told['growth_seconds']:.1f} s" if "growth_seconds" in told else "")
+        )
+
+
+def train_fixed(line: DeepLine, widths: Any, epochs: int, step: int) -> None:
+    """A network that never grows, from random weights."""
+    torch.manual_seed(10_000 + line.seed)
+    model = line.world.make(widths).to(line.world.device)
+    history = line.train(model, line.folder(step), epochs, 200 + step)
+    line.write(model, history, step, True, {"epochs": epochs})
+
+
+def run_autogrow(line: DeepLine) -> None:
+    """AutoGrow: deeper at a constant learning rate until that no longer helps on training images held out; then `long`.
+
+    The channels are 16-32-64-128 from the start, a new unit is a residual layer with random weights.
+    """
+    how, world, folder = line.setting, line.world, line.folder("search")
+    train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
+    torch.manual_seed(10_000 + line.seed)
+    model = world.make([block[:1] for block in BLOCKS]).to(world.device)
+    optimizer = line.make_optimizer(model)
+    policy: dict[str, int] = {"interval": how.interval, "patience": how.patience, "epochs": how.search}
+    auto = AutoGrow(lambda stage: append_layer(model, optimizer, stage), **policy)
+    if (folder / "fit.json").exists():
+        epochs = json.loads((folder / "fit.json").read_text())["history"]["epochs"]
+        auto.rebuild([row["test_accuracy"] for row in epochs])
+    history = fit(
+        model,
+        train,
+        how.search,
+        test=held,
+        optimizer=optimizer,
+        schedule="constant",
+        batch=how.batch,
+        augment=world.augment,
+        seed=1000 * line.seed,
+        grower=auto,
+        stop=auto.stop,
+        checkpoint=folder,
+        device=world.device,
+        progress=False,
+    )
+    final = line.train(model, line.folder("long"), how.long, 300)
+    told = {"epochs": len(history) + how.long, "search_seconds": round(history.seconds, 2), "search": len(history)}
+    line.write(model, final, 0, True, told)
+
+
+def append_layer(model: nn.Module, optimizer: torch.optim.Optimizer, stage: int) -> None:
+    """One more residual layer at the end of a block, with random weights."""
+    block: Any = model.get_submodule("features")[stage]  # type: ignore[index]
+    channels, device = block[0].out_channels, block[0].weight.device
+    layer = ResidualLayer(channels, channels)
+    layer.read.reset_parameters()
+    block.append(layer.to(device))
+    optimizer.param_groups[0]["params"].extend(layer.parameters())
+
+
+# ---- what a network is -----------------------------------------------------------------------------------------------
+
+
+def list_blocks(model: nn.Module) -> list[list[int]]:
+    """The widths as `blocks` takes them: per block its channels and the neurons of its layers that are awake."""
+    blocks: Any = model.get_submodule("features")
+    found: list[list[int]] = []
+    for block in blocks:
+        layers: list[Any] = [one for one in block.modules() if isinstance(one, (Residual, ResidualLayer))]
+        hidden = [layer.make.out_channels for layer in layers]
+        found.append([block[0].out_channels, *(size for size in hidden if size)])
+    return found
+
+
+def name_structure(widths: list[list[int]]) -> str:
+    return "-".join(str(len(block)) for block in widths)
+
+
+@torch.no_grad()
+def count_flops(line: Line, model: nn.Module) -> int:
+    """Of one image, forward: two per multiply-add."""
+    image = torch.zeros(1, *line.world.train.images.shape[1:], device=line.world.device)
+    with eval_mode(model), FlopCounterMode(display=False) as counter:
+        model(image)
+    return int(counter.get_total_flops())

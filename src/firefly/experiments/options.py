@@ -1,0 +1,127 @@
+"""What the experiments have in common on the command line: sizes, methods, seeds, folders, and `--set KEY=VALUE`."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from firefly.errors import FireflyError
+from firefly.experiments import curves
+from firefly.experiments.lineage import Row, Setting, World
+from firefly.training.fit import find_device
+from firefly.vision.data import Images, hold_out
+
+Some = TypeVar("Some", bound=Setting)
+
+
+def add_options(
+    parser: ArgumentParser, folder: str, methods: Sequence[str], usual: list[str], setting: Setting, sizes: str
+) -> None:
+    """All options but those of one experiment; `sizes` says which ones the table reports by default."""
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", dest="size", const="quick", help="minutes on a CPU (default)")
+    size.add_argument("--middle", action="store_const", dest="size", const="middle", help="a GPU, minutes per line")
+    size.add_argument("--paper", "--full", action="store_const", dest="size", const="paper", help="hours per line")
+    parser.set_defaults(size="quick")
+    parser.add_argument(
+        "--methods", nargs="+", default=usual, choices=methods, metavar="METHOD", help=f"some of {', '.join(methods)}"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    longer = "train the networks of these sizes on for longer, as shares of the full one; 0 for none"
+    parser.add_argument("--report", nargs="+", type=float, help=f"{longer} ({sizes})")
+    parser.add_argument("--held-out", action="store_true", help="measure on 5,000 training images set apart")
+    parser.add_argument("--minutes", type=float, help="begin no step after so many; the same command goes on later")
+    parser.add_argument("--data", type=Path, help="the folder of the data sets (FIREFLY_DATA, else data)")
+    parser.add_argument("--out", type=Path, help=f"the results ({folder}/results.jsonl)")
+    parser.add_argument("--runs", type=Path, help=f"trainings under way ({folder})")
+    parser.add_argument("--device", help="cuda or cpu (what there is)")
+    keys = ", ".join(field.name for field in fields(setting))
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=f"other settings: {keys}")
+
+
+def choose(settings: dict[str, Some], args: Namespace) -> Some:
+    """The setting that the options ask for."""
+    setting = change(settings[args.size], args.set)
+    return replace(setting, held_out=5000) if args.held_out and not setting.held_out else setting
+
+
+def change(setting: Some, words: list[str]) -> Some:
+    """The setting with `key=value` changes; values are JSON, or words."""
+    keys = [field.name for field in fields(setting)]
+    changes: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in keys:
+            raise FireflyError(f"--set {word}: give KEY=VALUE with one of {', '.join(keys)}")
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = value
+        changes[key] = tuple(found) if isinstance(found, list) else found
+    return replace(setting, **changes)
+
+
+def make_world(
+    name: str,
+    args: Namespace,
+    setting: Setting,
+    load: Callable[[str], Images],
+    make: Callable[[Images, Any], nn.Module],
+    start: int,
+    report: Sequence[float],
+    augment: bool | str = True,
+) -> World:
+    """Data, device and folders as the options say: load(split) gives images, make(images, widths) a network."""
+    device, folder = find_device(args.device), args.runs or Path("runs") / name
+    train = load("train")
+    train, test = hold_out(train, setting.held_out) if setting.held_out else (train, load("test"))
+    if setting.images is not None:
+        train, test = (part.take(torch.arange(min(setting.images, len(part)))) for part in (train, test))
+    return World(
+        name,
+        lambda widths: make(train, widths),
+        start,
+        train.to(device),
+        test.to(device),
+        device,
+        folder,
+        args.out or folder / "results.jsonl",
+        tuple(args.report or report),
+        augment,
+        time.monotonic() + 60 * args.minutes if args.minutes else float("inf"),
+        lambda text: print(text, flush=True),
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_own(path: Path, setting: Setting) -> list[Row]:
+    """The rows of this setting."""
+    own = plain(setting)
+    return [row for row in read_rows(path) if row["config"] == own]
+
+
+def plain(setting: Setting) -> Row:
+    """The setting as JSON gives it back."""
+    found: Row = json.loads(json.dumps(asdict(setting)))
+    return found
+
+
+def conclude(rows: list[Row], table: Callable[[list[Row]], str], results: Path, picture: Path, finished: bool) -> None:
+    """Print the table, draw the figure, and say what is left."""
+    print(f"\n{table(rows)}\n\n{len(rows)} networks in {results}")
+    if rows and find_spec("matplotlib") is not None:
+        print(f"figure: {curves.plot(rows, picture)}")
+    if not finished:
+        print("time is up: the same command goes on from here")
