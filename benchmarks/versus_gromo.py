@@ -137,7 +137,7 @@ def measure(seed: int, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=45, help="steps of Firefly's step one")
+    parser.add_argument("--steps", type=int, default=40, help="steps of Firefly's step one")
     parser.add_argument("--out", help="append one JSON line per repeat to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
