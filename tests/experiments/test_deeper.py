@@ -20,8 +20,9 @@ from firefly.errors import FireflyError
 from firefly.experiments import deeper, lineage, options
 from firefly.experiments.deeper_growers import METHODS, grow_deeper, grow_together, offer, spread
 from firefly.experiments.deeper_line import Deep, DeepLine, append_layer, list_blocks, name_structure
-from firefly.experiments.lineage import World, count
+from firefly.experiments.lineage import World
 from firefly.experiments.options import read_rows
+from firefly.experiments.rows import count
 from firefly.residual import find_layers
 from firefly.vision.data import Images
 from firefly.vision.models import ResidualLayer, blocks

@@ -15,7 +15,8 @@ from firefly.cli import main
 from firefly.errors import FireflyError
 from firefly.experiments import curves, lineage, options, wider
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import Line, Setting, World, count
+from firefly.experiments.lineage import Line, Setting, World
+from firefly.experiments.rows import count
 from firefly.vision.data import Images
 
 SETTING = Setting(

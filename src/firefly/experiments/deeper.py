@@ -27,8 +27,9 @@ from firefly.experiments import curves, options
 from firefly.experiments.curves import summarise
 from firefly.experiments.deeper_growers import METHODS
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow, train_fixed
-from firefly.experiments.lineage import Row, World, prepare_start
+from firefly.experiments.lineage import World, prepare_start
 from firefly.experiments.options import read_own
+from firefly.experiments.rows import Row
 from firefly.vision import data
 from firefly.vision.models import blocks
 

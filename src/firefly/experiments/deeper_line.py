@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import firefly
 from firefly.baselines import AutoGrow
 from firefly.budget import Budget
-from firefly.experiments.lineage import Line, Row, Setting, accuracy, append, describe
+from firefly.experiments.lineage import Line, Setting, describe
+from firefly.experiments.rows import Row, accuracy, append
 from firefly.residual import Residual
 from firefly.training import History, fit
 from firefly.training.score import eval_mode

@@ -9,7 +9,6 @@ is not done again, and a line that was stopped in the middle of an epoch goes on
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -25,13 +24,12 @@ from torch import Tensor, nn
 import firefly
 from firefly.budget import Budget
 from firefly.errors import FireflyError
+from firefly.experiments.rows import Row, accuracy, append, brief, count, latest, list_channels
 from firefly.residual import find_layers
 from firefly.training import History, evaluate, fit
 from firefly.training.precision import autocast, check_precision
 from firefly.training.resident import Batches, draw, upload
 from firefly.vision.data import Images
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -306,47 +304,3 @@ def describe(line: Line, model: nn.Module, history: History, step: int, final: b
         "device": device,
         "config": json.loads(json.dumps(asdict(how))),
     }
-
-
-def accuracy(row: Row) -> float:
-    return float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
-
-
-def brief(growth: firefly.Growth) -> Row:
-    """What a row keeps of a growth."""
-    kinds = [kind for added in growth.added.values() for kind in added.items()]
-    totals = {name: sum(number for kind, number in kinds if kind == name) for name in ("split", "new")}
-    losses = (growth.loss_before, growth.loss_overgrown, growth.loss_after)
-    return {
-        **totals,
-        "losses": losses,
-        "predicted": growth.predicted,
-        "shortened": growth.shortened,
-        "flops": growth.flops[1],
-        "seconds": {key: round(value, 3) for key, value in growth.seconds.items()},
-        "notes": growth.notes,
-    }
-
-
-def list_channels(model: nn.Module) -> list[int]:
-    """The widths as the maker of the network takes them: its convolutions, without depthwise ones and new layers."""
-    ours = {module for layer in find_layers(model).values() for module in layer.modules()}
-    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module not in ours]
-    return [layer.out_channels for layer in layers if layer.groups == 1]
-
-
-def count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def latest(folder: Path) -> Path:
-    """The checkpoint that a finished training has left."""
-    return folder / str(json.loads((folder / "fit.json").read_text())["checkpoint"])
-
-
-def append(path: Path, row: Row) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())

@@ -16,7 +16,8 @@ from torch import nn
 
 from firefly.errors import FireflyError
 from firefly.experiments import curves
-from firefly.experiments.lineage import Row, Setting, World
+from firefly.experiments.lineage import Setting, World
+from firefly.experiments.rows import Row
 from firefly.training.fit import find_device
 from firefly.vision.data import Images, hold_out
 

@@ -26,8 +26,9 @@ from torch import nn
 from firefly.errors import FireflyError
 from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import START, Line, Row, Setting, World, prepare_start, train_whole
+from firefly.experiments.lineage import START, Line, Setting, World, prepare_start, train_whole
 from firefly.experiments.options import plain, read_own, read_rows
+from firefly.experiments.rows import Row
 from firefly.vision import data, models
 
 WHOLE = ("scratch", "full")  # networks that never grow

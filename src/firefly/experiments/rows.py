@@ -1,0 +1,59 @@
+"""The rows of the results: what they keep of a network and of a growth, and how they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import firefly
+from firefly.residual import find_layers
+
+Row = dict[str, Any]
+
+
+def append(path: Path, row: Row) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def accuracy(row: Row) -> float:
+    return float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
+
+
+def brief(growth: firefly.Growth) -> Row:
+    """What a row keeps of a growth."""
+    kinds = [kind for added in growth.added.values() for kind in added.items()]
+    totals = {name: sum(number for kind, number in kinds if kind == name) for name in ("split", "new")}
+    losses = (growth.loss_before, growth.loss_overgrown, growth.loss_after)
+    return {
+        **totals,
+        "losses": losses,
+        "predicted": growth.predicted,
+        "shortened": growth.shortened,
+        "flops": growth.flops[1],
+        "seconds": {key: round(value, 3) for key, value in growth.seconds.items()},
+        "notes": growth.notes,
+    }
+
+
+def count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def list_channels(model: nn.Module) -> list[int]:
+    """The widths as the maker of the network takes them: its convolutions, without depthwise ones and new layers."""
+    ours = {module for layer in find_layers(model).values() for module in layer.modules()}
+    layers = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module not in ours]
+    return [layer.out_channels for layer in layers if layer.groups == 1]
+
+
+def latest(folder: Path) -> Path:
+    """The checkpoint that a finished training has left."""
+    return folder / str(json.loads((folder / "fit.json").read_text())["checkpoint"])
