@@ -2,7 +2,7 @@
 
     firefly reproduce deeper                                    minutes on a CPU: few images, few growths
     firefly reproduce deeper --dataset fashion-mnist --middle   what the published table is measured with; a GPU
-    firefly reproduce deeper --dataset svhn --paper             the paper's schedule: 11 growths of 40 epochs, then 200
+    firefly reproduce deeper --dataset svhn --full              the paper's schedule: 11 growths of 40 epochs, then 200
     firefly reproduce deeper --middle --held-out                on 5,000 training images set apart: to choose settings
 
 Four blocks of 3 x 3 convolutions, the first of each with stride 2, begin as 1-1-1-1 with 16 channels and 11 dormant

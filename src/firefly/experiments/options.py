@@ -31,7 +31,7 @@ def add_options(
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const="quick", help="minutes on a CPU (default)")
     size.add_argument("--middle", action="store_const", dest="size", const="middle", help="a GPU, minutes per line")
-    size.add_argument("--paper", "--full", action="store_const", dest="size", const="paper", help="hours per line")
+    size.add_argument("--full", action="store_const", dest="size", const="paper", help="hours per line")
     parser.set_defaults(size="quick")
     parser.add_argument(
         "--methods", nargs="+", default=usual, choices=methods, metavar="METHOD", help=f"some of {', '.join(methods)}"

@@ -2,7 +2,7 @@
 
     firefly reproduce wider-vgg19                      minutes on a CPU: few images, few rounds, to see it work
     firefly reproduce wider-vgg19 --middle             what the published table is measured with; a GPU
-    firefly reproduce wider-vgg19 --paper              the paper's schedule: 160 epochs a round, +30 % neurons
+    firefly reproduce wider-vgg19 --full               the paper's schedule: 160 epochs a round, +30 % neurons
     firefly reproduce wider-vgg19 --middle --held-out  the same on 5,000 training images set apart: to choose settings
 
 A thin network, the same for all methods of a seed, is trained, grown to the next size, trained, and so on. In the
