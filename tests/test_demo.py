@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from firefly import demo
+from firefly import demo, demo_page
 from firefly.errors import FireflyError
 
 ROOT = Path(__file__).parent.parent
@@ -17,18 +17,18 @@ def test_the_demo_grows_and_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     text = page.read_text()
     content = json.loads((page.parent / "history.json").read_text())
     assert len(content["growths"]) == 2 and all(growth["added"] for growth in content["growths"])
-    grown = [point["parameters"] for point in content["points"] if point["series"] == demo.GROWN]
+    grown = [point["parameters"] for point in content["points"] if point["series"] == demo_page.GROWN]
     assert grown == sorted(grown) and len(set(grown)) == 3
     assert "<img" in text and "http" not in text.replace("http://www.w3.org", "")
     printed = capsys.readouterr().out
     assert str(page.resolve()) in printed and "2, 2, 2  (grown, start)" in printed
-    last = next(point for point in reversed(content["points"]) if point["series"] == demo.GROWN)
+    last = next(point for point in reversed(content["points"]) if point["series"] == demo_page.GROWN)
     assert f"{last['test_accuracy']:.1%} with {last['parameters']:,} parameters" in text
 
 
 def test_a_network_is_compared_with_the_line_through_the_fixed_ones() -> None:
     fixed = [{"parameters": 100, "test_accuracy": 0.90}, {"parameters": 10_000, "test_accuracy": 0.94}]
-    said = [demo.compare({"parameters": 1000, "test_accuracy": right}, fixed) for right in (0.93, 0.92, 0.90)]
+    said = [demo_page.compare({"parameters": 1000, "test_accuracy": right}, fixed) for right in (0.93, 0.92, 0.90)]
     assert said == ["1.0 points above the blue line", "on the blue line", "2.0 points below the blue line"]
 
 

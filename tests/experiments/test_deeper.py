@@ -195,7 +195,7 @@ def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeyp
     other = make_world(tmp_path)
     stops = 0
     monkeypatch.setattr(lineage, "time", Clock())
-    while not deeper.measure(replace(other, deadline=lineage.time.monotonic() + 1.5), SETTING, "firefly", 0):
+    while not deeper.measure(replace(other, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 0):
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(other, "firefly")] == [timeless(row) for row in read(world, "firefly")]

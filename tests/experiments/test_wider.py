@@ -106,7 +106,7 @@ def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeyp
 
     stops = 0
     monkeypatch.setattr(lineage, "time", Clock())
-    while not wider.measure(replace(world, deadline=lineage.time.monotonic() + 1.5), SETTING, "firefly", 3):
+    while not wider.measure(replace(world, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 3):
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(world, "firefly")] == [timeless(row) for row in read(whole, "firefly")]

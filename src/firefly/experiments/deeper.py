@@ -18,16 +18,14 @@ import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch.nn import functional
 
-from firefly.errors import FireflyError
 from firefly.experiments import curves, options
 from firefly.experiments.curves import summarise
 from firefly.experiments.deeper_growers import METHODS
-from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow, train_fixed
-from firefly.experiments.lineage import World, prepare_start
+from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
+from firefly.experiments.lineage import World, find_widths, run_line, train_whole
 from firefly.experiments.options import read_own
 from firefly.experiments.rows import Row
 from firefly.vision import data
@@ -112,19 +110,13 @@ def measure(world: World, setting: Deep, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
     done = read_own(world.results, setting)
     line = DeepLine(method, seed, setting, world, METHODS.get(method))
-    if method in OTHERS:
-        return measure_other(line, done)
-    if time.monotonic() > world.deadline:
-        return False
-    prepare_start(line, done)
-    return line.run(done)
+    return measure_other(line, done) if method in OTHERS else run_line(line, done)
 
 
 def measure_other(line: DeepLine, done: list[Row]) -> bool:
     """`scratch` at every size that the table reports; `fixed` and `autogrow` once."""
-    how = line.setting
-    reported = [how.sizes.index(size) + 1 for size in line.world.report if size in how.sizes]
-    for step in {"scratch": reported, "fixed": [len(how.sizes)], "autogrow": [0]}[line.method]:
+    steps = {"scratch": line.reported, "fixed": [len(line.setting.sizes)], "autogrow": [0]}
+    for step in steps[line.method]:
         if any((row["method"], row["seed"], row["step"]) == (line.method, line.seed, step) for row in done):
             continue
         if time.monotonic() > line.world.deadline:
@@ -132,16 +124,8 @@ def measure_other(line: DeepLine, done: list[Row]) -> bool:
         if line.method == "autogrow":
             run_autogrow(line)
         else:
-            widths = "full" if line.method == "fixed" else find_widths(line, done, step)
-            train_fixed(line, widths, how.epochs * (step + 1) + how.long, step)
+            train_whole(line, "full" if line.method == "fixed" else find_widths(line, done, step), step)
     return True
-
-
-def find_widths(line: DeepLine, done: list[Row], step: int) -> Any:
-    for row in done:
-        if (row["method"], row["seed"], row["step"]) == ("firefly", line.seed, step):
-            return row["widths"]
-    raise FireflyError(f"scratch takes the network that firefly found: run --methods firefly --seeds {line.seed} first")
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -196,16 +180,7 @@ SETTINGS = {
         patience=3,
         search=8,
     ),
-    "middle": Deep(
-        sizes=LADDER,
-        epochs=6,
-        long=100,
-        batch=256,
-        steps=110,
-        candidates=24,
-        multiple=8,
-        layers=2,
-    ),
+    "middle": Deep(sizes=LADDER, epochs=6, long=100, batch=256, steps=110, candidates=24, multiple=8, layers=2),
     "paper": Deep(
         sizes=LADDER,
         epochs=40,

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import firefly
 from firefly.baselines import AutoGrow
 from firefly.budget import Budget
-from firefly.experiments.lineage import Line, Setting, describe
-from firefly.experiments.rows import Row, accuracy, append
+from firefly.experiments.lineage import Line, Setting
+from firefly.experiments.rows import Row
 from firefly.residual import Residual
 from firefly.training import History, fit
 from firefly.training.score import eval_mode
@@ -55,26 +55,10 @@ class DeepLine(Line):
         room = firefly.Parameters(self.room(step, present)) & firefly.Multiples(self.setting.multiple)
         return room & firefly.Neurons(fraction=self.setting.more) if self.setting.budget == "neurons" else room
 
-    def write(self, model: nn.Module, history: History, step: int, final: bool, told: Row) -> None:
-        how = self.setting
-        epochs = told.pop("epochs", how.epochs * (step + 1) + (how.long if final else 0))
+    def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
         widths = list_blocks(model)
-        row = describe(self, model, history, step, final, epochs) | told
-        row |= {"structure": name_structure(widths), "widths": widths, "flops": count_flops(self, model)}
-        append(self.world.results, row)
-        self.world.say(
-            f"{self.method} {self.seed}, step {step}{' long' if final else ''}: {row['structure']}, "
-            f"{row['parameters']:,} parameters, {100 * accuracy(row):.2f} %, {row['train_seconds']:.0f} s"
-            + (f", grown in {told['growth_seconds']:.1f} s" if "growth_seconds" in told else "")
-        )
-
-
-def train_fixed(line: DeepLine, widths: Any, epochs: int, step: int) -> None:
-    """A network that never grows, from random weights."""
-    torch.manual_seed(10_000 + line.seed)
-    model = line.world.make(widths).to(line.world.device)
-    history = line.train(model, line.folder(step), epochs, 200 + step)
-    line.write(model, history, step, True, {"epochs": epochs})
+        more = {"structure": name_structure(widths), "widths": widths, "flops": count_flops(self, model)}
+        return super().describe(model, history, step, final) | more
 
 
 def run_autogrow(line: DeepLine) -> None:

@@ -37,8 +37,8 @@ class Setting:
     """What a run is; every row of the results carries it."""
 
     sizes: tuple[float, ...]  # after each growth, as shares of the full network's parameters
-    epochs: int = 10  # in every round, the learning rate falling along a cosine
-    long: int = 200  # the further epochs of a network that the table reports
+    epochs: int = 20  # in every round, the learning rate falling along a cosine
+    long: int = 120  # the further epochs of a network that the table reports
     batch: int = 128
     lr: float = 0.1
     weight_decay: float = 5e-4
@@ -185,7 +185,7 @@ class Line:
         state: State | None = None
         for step in range(1, len(self.setting.sizes) + 1):
             for final in (False, True):
-                if (step, final) in mine or (final and not self.is_reported(step)):
+                if (step, final) in mine or (final and step not in self.reported):
                     continue
                 if time.monotonic() > self.world.deadline:
                     return False
@@ -195,8 +195,11 @@ class Line:
                     state = self.take_step(state, step)
         return True
 
-    def is_reported(self, step: int) -> bool:
-        return self.setting.long > 0 and self.setting.sizes[step - 1] in self.world.report
+    @property
+    def reported(self) -> list[int]:
+        """The steps whose networks are trained on."""
+        sizes = self.setting.sizes
+        return [sizes.index(size) + 1 for size in self.world.report if size in sizes and self.setting.long > 0]
 
     def resume(self, step: int) -> State:
         """The network after a step: its training is taken up, and over at once if it was done."""
@@ -250,16 +253,50 @@ class Line:
         rmtree(folder, ignore_errors=True)
 
     def write(self, model: nn.Module, history: History, step: int, final: bool, told: Row) -> None:
-        """One row of the results."""
-        how, world = self.setting, self.world
-        epochs = how.epochs * (step + 1) + (how.long if final else 0)
-        row = describe(self, model, history, step, final, epochs) | told
-        append(world.results, row)
-        world.say(
-            f"{self.method} {self.seed}, step {step}{' long' if final else ''}: {row['parameters']:,} parameters "
-            f"({row['share']:.2%}), {100 * accuracy(row):.2f} %, {row['train_seconds']:.0f} s"
-            + (f", grown in {told['growth_seconds']:.1f} s" if told else "")
+        """One row of the results; `told` goes into it as it is."""
+        row = self.describe(model, history, step, final) | told
+        append(self.world.results, row)
+        self.world.say(
+            f"{self.method} {self.seed}, step {step}{' long' if final else ''}: {row.get('structure', '')} "
+            f"{row['parameters']:,} parameters ({row['share']:.2%}), {100 * accuracy(row):.2f} %, "
+            f"{row['train_seconds']:.0f} s"
+            + (f", grown in {told['growth_seconds']:.1f} s" if "growth_seconds" in told else "")
         )
+
+    def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
+        how, world = self.setting, self.world
+        measured = "held_accuracy" if how.held_out else "test_accuracy"
+        device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
+        return {
+            "experiment": world.experiment,
+            "method": self.method,
+            "dataset": world.train.name,
+            "seed": self.seed,
+            "step": step,
+            "final": final,
+            "parameters": count(model),
+            "share": count(model) / world.full,
+            measured: history.accuracy,
+            "train_loss": history[-1].loss,
+            "epochs": self.count_epochs(step, final),
+            "train_seconds": round(history.seconds, 2),
+            "widths": list_channels(model),
+            "layers": {name: layer.make.weight.shape[0] for name, layer in find_layers(model).items()},
+            "device": device,
+            "config": json.loads(json.dumps(asdict(how))),
+        }
+
+    def count_epochs(self, step: int, final: bool) -> int:
+        """How long a network of this step has been trained in all."""
+        return self.setting.epochs * (step + 1) + (self.setting.long if final else 0)
+
+
+def run_line(line: Line, done: list[Row]) -> bool:
+    """The start network, if there is none yet, then all that is missing of a line; False if time ran out."""
+    if time.monotonic() > line.world.deadline:
+        return False
+    prepare_start(line, done)
+    return line.run(done)
 
 
 def prepare_start(line: Line, done: list[Row]) -> None:
@@ -269,38 +306,17 @@ def prepare_start(line: Line, done: list[Row]) -> None:
         line.start.write(state.model, state.history, 0, False, {})
 
 
-def train_whole(line: Line, widths: Any, epochs: int, step: int, folder: str) -> None:
-    """A network that never grows, from random weights: the full one, or the grown one's widths."""
+def train_whole(line: Line, widths: Any, step: int) -> None:
+    """A network that never grows, from random weights, for as long as the grown one of that step."""
     torch.manual_seed(10_000 + line.seed)
     model = line.world.make(widths).to(line.world.device)
-    history = line.train(model, line.folder(folder), epochs, 200 + step)
-    row = describe(line, model, history, step, True, epochs)
-    append(line.world.results, row)
-    line.world.say(
-        f"{line.method} {line.seed}: {row['parameters']:,} parameters, {100 * accuracy(row):.2f} %, "
-        f"{row['train_seconds']:.0f} s for {epochs} epochs"
-    )
+    history = line.train(model, line.folder(step), line.count_epochs(step, True), 200 + step)
+    line.write(model, history, step, True, {})
 
 
-def describe(line: Line, model: nn.Module, history: History, step: int, final: bool, epochs: int) -> Row:
-    how, world = line.setting, line.world
-    measured = "held_accuracy" if how.held_out else "test_accuracy"
-    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
-    return {
-        "experiment": world.experiment,
-        "method": line.method,
-        "dataset": world.train.name,
-        "seed": line.seed,
-        "step": step,
-        "final": final,
-        "parameters": count(model),
-        "share": count(model) / world.full,
-        measured: history.accuracy,
-        "train_loss": history[-1].loss,
-        "epochs": epochs,
-        "train_seconds": round(history.seconds, 2),
-        "widths": list_channels(model),
-        "layers": {name: layer.make.weight.shape[0] for name, layer in find_layers(model).items()},
-        "device": device,
-        "config": json.loads(json.dumps(asdict(how))),
-    }
+def find_widths(line: Line, done: list[Row], step: int) -> Any:
+    """Those that Firefly found, for a network from scratch."""
+    for row in done:
+        if (row["method"], row["seed"], row["step"]) == ("firefly", line.seed, step):
+            return row["widths"]
+    raise FireflyError(f"scratch takes the widths that firefly found: run --methods firefly --seeds {line.seed} first")

@@ -75,7 +75,7 @@ def run(args: Namespace) -> int:
         group = left[first : first + GROUP]
         rows = measure(group, setting, partial(_say, f"truths {group[0]}-{group[-1]}"))
         with path.open("a") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+            file.write("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
     rows = [row for row in read_rows(path, setting) if row["seed"] in seeds]
     print(table(rows))
     print(f"\n{len(rows)} networks in {path}")

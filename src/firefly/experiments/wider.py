@@ -23,10 +23,9 @@ from typing import Any
 
 from torch import nn
 
-from firefly.errors import FireflyError
 from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import START, Line, Setting, World, prepare_start, train_whole
+from firefly.experiments.lineage import START, Line, Setting, World, find_widths, run_line, train_whole
 from firefly.experiments.options import plain, read_own, read_rows
 from firefly.experiments.rows import Row
 from firefly.vision import data, models
@@ -86,46 +85,29 @@ def measure(world: World, setting: Setting, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
     done = read_own(world.results, setting)
     line = Line(method, seed, setting, world, METHODS.get(method))
-    if method in WHOLE:
-        return measure_whole(line, done)
-    if time.monotonic() > world.deadline:
-        return False
-    prepare_start(line, done)
-    return line.run(done)
+    return measure_whole(line, done) if method in WHOLE else run_line(line, done)
 
 
 def measure_whole(line: Line, done: list[Row]) -> bool:
     """`full` once, `scratch` at every size that the table reports."""
-    how = line.setting
-    steps = [how.sizes.index(size) + 1 for size in line.world.report if size in how.sizes]
-    for step in steps if line.method == "scratch" else steps[:1]:
-        epochs = how.epochs * (step + 1) + how.long
-        if is_done(line, done, step, epochs):
+    for step in line.reported if line.method == "scratch" else line.reported[:1]:
+        if is_done(line, done, step):
             continue
         if time.monotonic() > line.world.deadline:
             return False
-        train_whole(line, find_widths(line, done, step), epochs, step, str(step))
+        train_whole(line, "full" if line.method == "full" else find_widths(line, done, step), step)
     return True
 
 
-def is_done(line: Line, done: list[Row], step: int, epochs: int) -> bool:
+def is_done(line: Line, done: list[Row], step: int) -> bool:
     """The full network does not depend on rounds and growths: one of the same recipe and epochs serves all settings."""
     if line.method == "full":
-        recipe = [getattr(line.setting, key) for key in START if key != "epochs"]
+        recipe, epochs = [getattr(line.setting, key) for key in START if key != "epochs"], line.count_epochs(step, True)
         rows = [row for row in read_rows(line.world.results) if row["method"] == "full" and row["epochs"] == epochs]
         rows = [row for row in rows if [row["config"][key] for key in START if key != "epochs"] == recipe]
     else:
         rows = [row for row in done if row["method"] == line.method and row["step"] == step]
     return any(row["seed"] == line.seed for row in rows)
-
-
-def find_widths(line: Line, done: list[Row], step: int) -> Any:
-    if line.method == "full":
-        return "full"
-    for row in done:
-        if (row["method"], row["seed"], row["step"]) == ("firefly", line.seed, step):
-            return row["widths"]
-    raise FireflyError(f"scratch takes the widths that firefly found: run --methods firefly --seeds {line.seed} first")
 
 
 LADDER = (0.0028, 0.0044, 0.0069, 0.0108, 0.0167, 0.0259, 0.04, 0.062)
