@@ -350,14 +350,6 @@ def test_settings_can_be_changed() -> None:
         options.change(setting, ["depth=3"])
 
 
-def test_the_table_reports_half_of_the_last_size_and_the_last() -> None:
-    assert deeper.choose_sizes(deeper.SETTINGS["middle"]) == (0.38, 0.755)
-    assert deeper.choose_sizes(replace(SETTING, sizes=(0.5,))) == (0.5,)
-    for setting in deeper.SETTINGS.values():
-        assert list(setting.sizes) == sorted(set(setting.sizes))
-    assert deeper.SETTINGS["middle"].sizes[-1] * count(blocks(widths="full")) < 1.9e6
-
-
 def test_the_table(world: World) -> None:
     rows = read_rows(world.results)
     again = [row | {"seed": 1, "test_accuracy": 1.0, "structure": "9-9-9-9"} for row in rows if row["final"]]

@@ -59,7 +59,7 @@ class Deeper:
         return str(__doc__)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        known, sizes = [*METHODS, *OTHERS], "half of the last size, and the last"
+        known, sizes = [*METHODS, *OTHERS], "the last size"
         options.add_options(parser, "runs/deeper-DATASET", known, ["firefly", "scratch"], SETTINGS["quick"], sizes)
         first = self.dataset or DATASETS[0]
         parser.add_argument("--dataset", default=first, choices=DATASETS, help=f"({first})")
@@ -88,7 +88,7 @@ def make_world(args: Namespace, setting: Deep) -> World:
         lambda split: load(args.dataset, args.data, split),
         lambda images, widths: blocks(images.classes, widths, images.images.shape[1]),
         16,
-        choose_sizes(setting),
+        setting.sizes[-1:],
         AUGMENT[args.dataset],
     )
 
@@ -98,12 +98,6 @@ def load(name: str, root: Path | None, split: str) -> data.Images:
     images = data.load(name, root, split)
     frame = (SIDE - images.images.shape[-1]) // 2
     return replace(images, images=functional.pad(images.images, (frame, frame, frame, frame)))
-
-
-def choose_sizes(setting: Deep) -> tuple[float, ...]:
-    """The sizes that the table reports: the last one, and the first that has at least half of it."""
-    last = setting.sizes[-1]
-    return tuple(dict.fromkeys((next(size for size in setting.sizes if size >= last / 2), last)))
 
 
 def measure(world: World, setting: Deep, method: str, seed: int) -> bool:
@@ -180,7 +174,17 @@ SETTINGS = {
         patience=3,
         search=8,
     ),
-    "middle": Deep(sizes=LADDER, epochs=6, long=100, batch=256, steps=110, candidates=24, multiple=8, layers=2),
+    "middle": Deep(
+        sizes=LADDER[:8],
+        epochs=6,
+        long=60,
+        batch=256,
+        steps=110,
+        evaluate_on=4,
+        candidates=24,
+        multiple=8,
+        layers=2,
+    ),
     "paper": Deep(
         sizes=LADDER,
         epochs=40,

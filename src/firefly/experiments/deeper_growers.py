@@ -31,7 +31,7 @@ def put_layers(line: Line, model: nn.Module, step: int, count: int) -> tuple[Any
     example = line.batches(step)[0][0][:8]
     if not find_layers(model):
         firefly.deepen(model, example, count=count)
-    return example, firefly.trace(model, example)
+    return example, line.trace(model, example)
 
 
 def grow_together(
@@ -94,6 +94,7 @@ def grow(
         seed=1000 * line.seed + step,
         steps=how.steps,
         lr=how.rate,
+        evaluate_on=how.evaluate_on,
         rank=how.rank,
         method=captured(),
     )

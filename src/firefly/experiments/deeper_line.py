@@ -30,6 +30,8 @@ from firefly.vision.models import BLOCKS, ResidualLayer
 class Deep(Setting):
     """What a run is; `sizes` are upper bounds where `budget` is "neurons"."""
 
+    split: float = 0.3
+    new: float = 0.3
     dormant: int = 11  # layers that sleep in each block at first
     layers: int = 4  # that a growth may wake
     hidden: int = 16  # neurons of a new layer: on average for Firefly, exactly for NASH

@@ -42,16 +42,18 @@ def grow(
         optimizer=optimizer,
         steps=how.steps,
         lr=how.rate,
+        evaluate_on=how.evaluate_on,
         rank=how.rank,
         method=captured(method or Method(select=partial(select, power=how.power))),
-        **share(line, step),
+        **share(line, model, step),
     )
     return Grown(growth)
 
 
-def share(line: Line, step: int) -> dict[str, Any]:
+def share(line: Line, model: nn.Module, step: int) -> dict[str, Any]:
     """What every way to grow is told in the same way."""
-    return {"example": line.batches(step)[0][0][:8], "seed": 1000 * line.seed + step}
+    example = line.batches(step)[0][0][:8]
+    return {"example": example, "anatomy": line.trace(model, example), "seed": 1000 * line.seed + step}
 
 
 def list_kinds(line: Line, kinds: Sequence[str]) -> list[Kind]:
@@ -66,7 +68,7 @@ def list_kinds(line: Line, kinds: Sequence[str]) -> list[Kind]:
 def grow_deeper(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
     """Wider and deeper under one budget: before the first growth every place gets a dormant layer."""
     if step == 1:
-        firefly.deepen(model, share(line, step)["example"])
+        firefly.deepen(model, line.batches(step)[0][0][:8])
     return grow(line, model, optimizer, budget, step)
 
 
@@ -87,7 +89,7 @@ def grow_nash(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, bu
         neighbours=8,
         tune=tune,
         judge=lambda child: 1 - evaluate(child, held).accuracy,
-        **share(line, step),
+        **share(line, model, step),
     )
     return Grown(growth, epochs=8.0 * how.child)
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import firefly
+from firefly.anatomy import Anatomy
 from firefly.budget import Budget
 from firefly.errors import FireflyError
 from firefly.experiments.rows import Row, accuracy, append, brief, count, latest, list_channels
@@ -44,8 +45,9 @@ class Setting:
     weight_decay: float = 5e-4
     steps: int = 195  # of step one, with batches of twice the size: one epoch
     rate: float = 0.02  # of step one
-    split: float = 0.3  # ε of a split
-    new: float = 0.3  # ε of a new neuron
+    evaluate_on: int = 8  # such batches for the scores of a growth
+    split: float = 1.0  # ε of a split
+    new: float = 0.03  # ε of a new neuron
     candidates: int = 50  # m', new neurons per width
     budget: str = "parameters"  # what a growth may spend: up to the next size; or "neurons", "flops": `more` of it
     more: float = 0.3
@@ -112,6 +114,7 @@ class Line:
     setting: Setting
     world: World
     grow: Grow | None = None
+    anatomy: Anatomy | None = None  # of the network as it is, once a growth has traced it
 
     # ---- a training ----------------------------------------------------------------------------------------------
 
@@ -160,6 +163,11 @@ class Line:
         lines = self.world.device.type == "cuda" and precision == "bf16"
         data = upload(self.world.train, self.world.device, augment=self.world.augment, channels_last=lines)
         return Batches(data, draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000))
+
+    def trace(self, model: nn.Module, example: Tensor) -> Anatomy:
+        """The widths of the network: traced before the first growth, known from then on."""
+        self.anatomy = self.anatomy or firefly.trace(model, example)
+        return self.anatomy
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         with autocast(check_precision(None, self.world.device), self.world.device):
@@ -238,6 +246,8 @@ class Line:
         if self.world.device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
+        if self.anatomy is not None:
+            self.anatomy = self.anatomy.resized({name: size for name, (_, size) in grown.growth.widths.items()})
         after = evaluate(model, self.world.test).loss
         told = {"growth_seconds": round(seconds, 3), "search_epochs": grown.epochs, "growth": brief(grown.growth)}
         return {**told, "test_loss_grown": (before, after)}
