@@ -11,10 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from firefly import baselines
+from firefly.budget import select
 from firefly.cli import main
+from firefly.descent import Method
 from firefly.errors import FireflyError
 from firefly.experiments import curves, lineage, options, wider
-from firefly.experiments.growers import METHODS
+from firefly.experiments.growers import METHODS, rank_by
 from firefly.experiments.lineage import Line, Setting, World
 from firefly.experiments.rows import count
 from firefly.vision.data import Images
@@ -90,6 +93,19 @@ def test_every_method_works_on_a_gpu(world: World, method: str) -> None:
     rows = read(world, method)
     assert [(row["step"], row["final"]) for row in rows] == [(1, False), (2, False), (2, True)]
     assert rows[1]["parameters"] > rows[0]["parameters"] > count(make_net(4))
+
+
+@pytest.mark.parametrize(
+    "method", [Method(), baselines.splitting(always=True), baselines.gradmax(), baselines.uniform()]
+)
+def test_gains_count_per_power_of_the_cost(method: Method) -> None:
+    ranked = rank_by(0.5, method)
+    if method.name == "uniform":  # it ranks nothing
+        assert ranked is method
+    else:
+        assert ranked.select.func is select and ranked.select.keywords["power"] == 0.5  # type: ignore[attr-defined]
+        kept = getattr(method.select, "keywords", {})
+        assert kept.items() <= ranked.select.keywords.items()  # type: ignore[attr-defined]
 
 
 def test_methods_share_their_start(world: World) -> None:

@@ -6,6 +6,7 @@ All get the same network, data, budget and optimiser; what they cost beside is t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,10 +45,16 @@ def grow(
         lr=how.rate,
         evaluate_on=how.evaluate_on,
         rank=how.rank,
-        method=captured(method or Method(select=partial(select, power=how.power))),
+        method=captured(rank_by(how.power, method or Method())),
         **share(line, model, step),
     )
     return Grown(growth)
+
+
+def rank_by(power: float, method: Method) -> Method:
+    """The method with gains counted per cost^power, if it ranks by gains at all."""
+    ranks = select in (method.select, getattr(method.select, "func", None))
+    return replace(method, select=partial(method.select, power=power)) if ranks else method
 
 
 def share(line: Line, model: nn.Module, step: int) -> dict[str, Any]:
