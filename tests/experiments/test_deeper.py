@@ -5,7 +5,6 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import firefly
 from firefly.cli import find_experiment, main
 from firefly.errors import FireflyError
 from firefly.experiments import deeper, lineage, options
-from firefly.experiments.deeper_growers import METHODS, grow_deeper, grow_together, offer, spread
+from firefly.experiments.deeper_growers import METHODS, grow_deeper, offer, spread
 from firefly.experiments.deeper_line import Deep, DeepLine, append_layer, list_blocks, name_structure
 from firefly.experiments.lineage import World
 from firefly.experiments.options import read_rows
@@ -235,13 +234,13 @@ def test_digits_are_never_mirrored(tmp_path: Path, name: str, mirrored: bool) ->
 # ---- growth ----------------------------------------------------------------------------------------------------------
 
 
-def test_together_new_layers_and_wider_ones_share_a_budget(tmp_path: Path) -> None:
-    line = DeepLine("firefly", 0, SETTING, make_world(tmp_path))
+def test_new_layers_and_wider_ones_share_a_budget(tmp_path: Path) -> None:
+    line = DeepLine("firefly", 0, replace(SETTING, layers=1), make_world(tmp_path))
     model = line.make_start()
     optimizer = line.make_optimizer(model)
     before = count(model)
     budget = firefly.Parameters(400)
-    growth = grow_together(line, model, optimizer, budget, 1, dormant=2, layers=1).growth
+    growth = grow_deeper(line, model, optimizer, budget, 1).growth
     assert len(growth.woken) <= 1 and len(find_layers(model)) == 8
     assert before < growth.parameters[1] == count(model) <= before + 400
     assert growth.spent["parameters"][1] == 400
@@ -253,18 +252,6 @@ def test_widths_can_be_multiples(tmp_path: Path) -> None:
     growth = grow_deeper(line, model, line.make_optimizer(model), line.budget(1, count(model)), 1).growth
     assert growth.woken and growth.parameters[1] == count(model) <= SETTING.sizes[0] * line.world.full
     assert all(size % 2 == 0 for block in list_blocks(model) for size in block)
-
-
-def test_the_lines_of_growing_wider_can_grow_deeper_too(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    given = {key: getattr(SETTING, key) for key in ("sizes", "epochs", "batch", "lr", "steps", "candidates")}
-    line = lineage.Line("firefly-deeper", 0, lineage.Setting(**given, long=0), world, partial(grow_together, layers=1))
-    assert line.run([])
-    rows = read(world, "firefly-deeper")
-    assert [row["step"] for row in rows] == [1, 2]
-    assert all(row["parameters"] <= size * world.full for row, size in zip(rows, SETTING.sizes))
-    model = line.resume(2).model
-    assert count(model) == rows[1]["parameters"] and sum(len(block) for block in list_blocks(model)) > 4
 
 
 def test_how_many_stand_for_election() -> None:
@@ -342,10 +329,8 @@ def test_small_images_get_a_frame(tmp_path: Path) -> None:
 
 
 def test_settings_can_be_changed() -> None:
-    setting = options.change(
-        deeper.SETTINGS["middle"], ["offer=1", "sizes=[0.1,0.2]", "budget=neurons", "together=true"]
-    )
-    assert (setting.offer, setting.sizes, setting.budget, setting.together) == (1, (0.1, 0.2), "neurons", True)
+    setting = options.change(deeper.SETTINGS["middle"], ["offer=1", "sizes=[0.1,0.2]", "budget=neurons"])
+    assert (setting.offer, setting.sizes, setting.budget) == (1, (0.1, 0.2), "neurons")
     with pytest.raises(FireflyError, match=r"--set depth=3: .*dormant"):
         options.change(setting, ["depth=3"])
 

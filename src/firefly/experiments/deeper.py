@@ -183,7 +183,8 @@ SETTINGS = {
         evaluate_on=4,
         candidates=24,
         multiple=8,
-        layers=2,
+        layers=3,
+        offer=4,
     ),
     "paper": Deep(
         sizes=LADDER,

@@ -1,8 +1,7 @@
 """How each method of the comparison makes a network wider and deeper by one step (App. B.2, Table 3).
 
-Both get as many parameters. Firefly grows new layers and existing ones where its gains are largest: new layers first,
-as many neurons for them as NASH gives, then the existing widths for the rest (`together`: all in one growth). NASH
-inserts a layer at a random place of every block and splits random neurons; the best of 8 such networks stays.
+Both get as many parameters. Firefly grows new layers and existing ones, in one growth, where its gains are largest.
+NASH inserts a layer at a random place of every block and splits random neurons; the best of 8 such networks stays.
 """
 
 from __future__ import annotations
@@ -18,86 +17,27 @@ from firefly.anatomy import Anatomy
 from firefly.baselines.nash import draw_layers
 from firefly.budget import Budget
 from firefly.experiments.deeper_line import DeepLine
-from firefly.experiments.growers import list_kinds
-from firefly.experiments.lineage import Grown, Line
-from firefly.growth import join
+from firefly.experiments.growers import grow
+from firefly.experiments.lineage import Grown
 from firefly.residual import NAME, find_layers
-from firefly.training import captured, evaluate, fit
+from firefly.training import evaluate, fit
 from firefly.vision.data import hold_out
 
 
-def put_layers(line: Line, model: nn.Module, step: int, count: int) -> tuple[Any, Anatomy]:
+def put_layers(line: DeepLine, model: nn.Module, step: int) -> tuple[Any, Anatomy]:
     """The dormant layers, before the first growth; also an example and the widths."""
     example = line.batches(step)[0][0][:8]
     if not find_layers(model):
-        firefly.deepen(model, example, count=count)
+        firefly.deepen(model, example, count=line.setting.dormant)
     return example, line.trace(model, example)
 
 
-def grow_together(
-    line: Line,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    budget: Budget,
-    step: int,
-    dormant: int = 1,
-    layers: int = 2,
-    offered: int = 0,
-) -> Grown:
-    """Firefly in one growth: new layers and existing ones compete for the budget. For any model."""
-    example, anatomy = put_layers(line, model, step, dormant)
-    names = [*list_awake(anatomy), *offer(anatomy, offered)]
-    return Grown(grow(line, model, optimizer, budget & firefly.Layers(layers), step, example, anatomy, names))
-
-
 def grow_deeper(line: DeepLine, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
-    """Firefly in two: new layers with a fixed number of neurons, then the existing ones up to the next size."""
+    """Firefly: new layers and existing ones compete for the budget."""
     how = line.setting
-    if how.together:
-        return grow_together(line, model, optimizer, budget, step, how.dormant, how.layers, how.offer)
-    example, anatomy = put_layers(line, model, step, how.dormant)
-    awake, asleep = list_awake(anatomy), offer(anatomy, how.offer)
-    if not asleep:
-        return Grown(grow(line, model, optimizer, budget, step, example, anatomy, awake))
-    few = firefly.Neurons(how.layers * how.hidden) & firefly.Layers(how.layers)
-    few = few & firefly.Parameters(line.room(step, anatomy.parameters())) & firefly.Multiples(how.multiple)
-    first = grow(line, model, optimizer, few, step, example, anatomy, asleep)
-    anatomy = anatomy.resized({name: after for name, (_, after) in first.widths.items()})
-    if line.room(step, anatomy.parameters()) <= 0:
-        return Grown(first)
-    rest = line.budget(step, anatomy.parameters())
-    return Grown(join(first, grow(line, model, optimizer, rest, step, example, anatomy, awake)))
-
-
-def grow(
-    line: Line,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    budget: Budget,
-    step: int,
-    example: Any,
-    anatomy: Anatomy,
-    widths: list[str],
-) -> firefly.Growth:
-    """One call of `firefly.grow` for these widths."""
-    how = line.setting
-    return firefly.grow(
-        model,
-        line.loss,
-        line.batches(step),
-        example=example,
-        neighborhood=list_kinds(line, ("split", "new")),
-        budget=budget,
-        optimizer=optimizer,
-        widths=widths,
-        anatomy=anatomy,
-        seed=1000 * line.seed + step,
-        steps=how.steps,
-        lr=how.rate,
-        evaluate_on=how.evaluate_on,
-        rank=how.rank,
-        method=captured(),
-    )
+    _, anatomy = put_layers(line, model, step)
+    names = [*list_awake(anatomy), *offer(anatomy, how.offer)]
+    return grow(line, model, optimizer, budget & firefly.Layers(how.layers), step, widths=names)
 
 
 def list_awake(anatomy: Anatomy) -> list[str]:
@@ -127,7 +67,7 @@ def spread(names: list[str], count: int) -> list[str]:
 def grow_nash(line: DeepLine, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
     """A few children, each wider and with one more layer in every block; the best on training images held out."""
     how, world = line.setting, line.world
-    example, anatomy = put_layers(line, model, step, how.dormant)
+    example, anatomy = put_layers(line, model, step)
     train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
 
     def tune(child: nn.Module) -> None:

@@ -30,13 +30,10 @@ from firefly.vision.models import BLOCKS, ResidualLayer
 class Deep(Setting):
     """What a run is; `sizes` are upper bounds where `budget` is "neurons"."""
 
-    split: float = 0.3
-    new: float = 0.3
     dormant: int = 11  # layers that sleep in each block at first
     layers: int = 4  # that a growth may wake
-    hidden: int = 16  # neurons of a new layer: on average for Firefly, exactly for NASH
+    hidden: int = 16  # neurons of a new layer of NASH
     offer: int = 0  # dormant layers of each block that stand for election; 0 for all of them
-    together: bool = False  # new layers and wider ones in one growth, instead of one after the other
     neighbours: int = 8  # that NASH compares
     interval: int = 1  # epochs between two growths of AutoGrow
     patience: int = 20  # epochs without gain that close a stage of AutoGrow

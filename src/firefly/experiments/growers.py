@@ -31,6 +31,7 @@ def grow(
     step: int,
     kinds: Sequence[str] = ("split", "new"),
     method: Method | None = None,
+    widths: list[str] | None = None,
 ) -> Grown:
     """One call of `firefly.grow`, with a method of its own or with Firefly's."""
     how = line.setting
@@ -41,6 +42,7 @@ def grow(
         neighborhood=list_kinds(line, kinds),
         budget=budget,
         optimizer=optimizer,
+        widths=widths,
         steps=how.steps,
         lr=how.rate,
         evaluate_on=how.evaluate_on,
