@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from stopping import Clock, timeless
 from torch import nn
 
 import firefly
@@ -172,24 +172,6 @@ def test_what_is_done_is_not_done_again(world: World) -> None:
     assert world.results.read_text() == before
 
 
-class Clock:
-    """Time goes on by one whenever it is asked for."""
-
-    perf_counter = staticmethod(time.perf_counter)
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
-def timeless(row: dict[str, Any]) -> dict[str, Any]:
-    growth = {key: value for key, value in row.get("growth", {}).items() if key != "seconds"}
-    return {key: value for key, value in row.items() if "seconds" not in key} | {"growth": growth}
-
-
 def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_world(tmp_path)
     stops = 0
@@ -333,6 +315,12 @@ def test_settings_can_be_changed() -> None:
     assert (setting.offer, setting.sizes, setting.budget) == (1, (0.1, 0.2), "neurons")
     with pytest.raises(FireflyError, match=r"--set depth=3: .*dormant"):
         options.change(setting, ["depth=3"])
+
+
+def test_the_sizes_ascend_and_end_below_the_published() -> None:
+    for setting in deeper.SETTINGS.values():
+        assert list(setting.sizes) == sorted(set(setting.sizes))
+        assert setting.sizes[-1] * count(blocks(widths="full")) < 1.9e6
 
 
 def test_the_table(world: World) -> None:

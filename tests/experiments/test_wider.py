@@ -1,7 +1,6 @@
 """Growing wider: every method takes its steps, what was stopped goes on the same, the rows tell what a table needs."""
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from stopping import Clock, timeless
 from torch import nn
 
 from firefly import baselines
@@ -60,11 +60,6 @@ def world(tmp_path: Path) -> World:
 
 def read(world: World, method: str) -> list[dict[str, Any]]:
     return [row for row in options.read_rows(world.results) if row["method"] == method]
-
-
-def timeless(row: dict[str, Any]) -> dict[str, Any]:
-    growth = {key: value for key, value in row.get("growth", {}).items() if key != "seconds"}
-    return {key: value for key, value in row.items() if "seconds" not in key} | {"growth": growth}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -126,19 +121,6 @@ def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeyp
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(world, "firefly")] == [timeless(row) for row in read(whole, "firefly")]
-
-
-class Clock:
-    """Time goes on by one whenever it is asked for."""
-
-    perf_counter = staticmethod(time.perf_counter)
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        self.now += 1.0
-        return self.now
 
 
 def test_an_interrupted_training_is_taken_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

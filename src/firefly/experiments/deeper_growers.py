@@ -12,32 +12,27 @@ import torch
 from torch import nn
 
 import firefly
-from firefly import baselines
 from firefly.anatomy import Anatomy
 from firefly.baselines.nash import draw_layers
 from firefly.budget import Budget
+from firefly.experiments import growers
 from firefly.experiments.deeper_line import DeepLine
-from firefly.experiments.growers import grow
 from firefly.experiments.lineage import Grown
 from firefly.residual import NAME, find_layers
-from firefly.training import evaluate, fit
-from firefly.vision.data import hold_out
 
 
-def put_layers(line: DeepLine, model: nn.Module, step: int) -> tuple[Any, Anatomy]:
-    """The dormant layers, before the first growth; also an example and the widths."""
-    example = line.batches(step)[0][0][:8]
+def put_layers(line: DeepLine, model: nn.Module, step: int) -> Anatomy:
+    """The dormant layers, before the first growth; the widths with them."""
     if not find_layers(model):
-        firefly.deepen(model, example, count=line.setting.dormant)
-    return example, line.trace(model, example)
+        firefly.deepen(model, line.example(step), count=line.setting.dormant)
+    return line.trace(model, step)
 
 
 def grow_deeper(line: DeepLine, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
     """Firefly: new layers and existing ones compete for the budget."""
-    how = line.setting
-    _, anatomy = put_layers(line, model, step)
+    how, anatomy = line.setting, put_layers(line, model, step)
     names = [*list_awake(anatomy), *offer(anatomy, how.offer)]
-    return grow(line, model, optimizer, budget & firefly.Layers(how.layers), step, widths=names)
+    return growers.grow(line, model, optimizer, budget & firefly.Layers(how.layers), step, widths=names)
 
 
 def list_awake(anatomy: Anatomy) -> list[str]:
@@ -65,30 +60,10 @@ def spread(names: list[str], count: int) -> list[str]:
 
 
 def grow_nash(line: DeepLine, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
-    """A few children, each wider and with one more layer in every block; the best on training images held out."""
-    how, world = line.setting, line.world
-    example, anatomy = put_layers(line, model, step)
-    train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
-
-    def tune(child: nn.Module) -> None:
-        options: dict[str, Any] = {"augment": world.augment, "device": world.device, "progress": False, "seed": step}
-        fit(child, train, how.child, batch=how.batch, lr=0.05, **options)
-
-    growth = baselines.nash(
-        model,
-        line.loss,
-        line.batches(step),
-        example=example,
-        anatomy=anatomy,
-        budget=line.budget(step, anatomy.parameters(inserted(anatomy, how.hidden))),
-        insert=how.hidden,
-        optimizer=optimizer,
-        neighbours=how.neighbours,
-        tune=tune,
-        judge=lambda child: 1 - evaluate(child, held).accuracy,
-        seed=1000 * line.seed + step,
-    )
-    return Grown(growth, epochs=float(how.neighbours * how.child))
+    """A few children, each with one more layer in every block, and wider by what the layers leave of the budget."""
+    how, anatomy = line.setting, put_layers(line, model, step)
+    rest = line.budget(step, anatomy.parameters(inserted(anatomy, how.hidden)))
+    return growers.grow_nash(line, model, optimizer, rest, step, how.neighbours, how.hidden)
 
 
 def inserted(anatomy: Anatomy, neurons: int) -> dict[str, int]:

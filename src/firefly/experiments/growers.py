@@ -61,8 +61,7 @@ def rank_by(power: float, method: Method) -> Method:
 
 def share(line: Line, model: nn.Module, step: int) -> dict[str, Any]:
     """What every way to grow is told in the same way."""
-    example = line.batches(step)[0][0][:8]
-    return {"example": example, "anatomy": line.trace(model, example), "seed": 1000 * line.seed + step}
+    return {"example": line.example(step), "anatomy": line.trace(model, step), "seed": 1000 * line.seed + step}
 
 
 def list_kinds(line: Line, kinds: Sequence[str]) -> list[Kind]:
@@ -77,17 +76,26 @@ def list_kinds(line: Line, kinds: Sequence[str]) -> list[Kind]:
 def grow_deeper(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
     """Wider and deeper under one budget: before the first growth every place gets a dormant layer."""
     if step == 1:
-        firefly.deepen(model, line.batches(step)[0][0][:8])
+        firefly.deepen(model, line.example(step))
     return grow(line, model, optimizer, budget, step)
 
 
-def grow_nash(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
-    """8 children, each trained for a short cosine cycle; the best by its error on training images held out."""
+def grow_nash(
+    line: Line,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    budget: Budget,
+    step: int,
+    neighbours: int = 8,
+    insert: int = 0,
+) -> Grown:
+    """A few children, each trained for a short cosine cycle; the best by its error on training images held out."""
     how, world = line.setting, line.world
     train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
 
     def tune(child: nn.Module) -> None:
-        fit(child, train, how.child, batch=how.batch, lr=0.05, device=world.device, progress=False, seed=step)
+        options: dict[str, Any] = {"augment": world.augment, "device": world.device, "progress": False, "seed": step}
+        fit(child, train, how.child, batch=how.batch, lr=0.05, **options)
 
     growth = baselines.nash(
         model,
@@ -95,12 +103,13 @@ def grow_nash(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, bu
         line.batches(step),
         budget=budget,
         optimizer=optimizer,
-        neighbours=8,
+        neighbours=neighbours,
+        insert=insert,
         tune=tune,
         judge=lambda child: 1 - evaluate(child, held).accuracy,
         **share(line, model, step),
     )
-    return Grown(growth, epochs=8.0 * how.child)
+    return Grown(growth, epochs=float(neighbours * how.child))
 
 
 def by(method: Method, *kinds: str) -> Grow:

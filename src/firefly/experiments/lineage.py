@@ -164,9 +164,14 @@ class Line:
         data = upload(self.world.train, self.world.device, augment=self.world.augment, channels_last=lines)
         return Batches(data, draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000))
 
-    def trace(self, model: nn.Module, example: Tensor) -> Anatomy:
+    def example(self, step: int) -> Tensor:
+        """A few images, to trace and to deepen the network with."""
+        images: Tensor = self.batches(step)[0][0]
+        return images[:8]
+
+    def trace(self, model: nn.Module, step: int) -> Anatomy:
         """The widths of the network: traced before the first growth, known from then on."""
-        self.anatomy = self.anatomy or firefly.trace(model, example)
+        self.anatomy = self.anatomy or firefly.trace(model, self.example(step))
         return self.anatomy
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
