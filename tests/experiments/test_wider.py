@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -139,6 +140,53 @@ def test_an_interrupted_training_is_taken_up(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(Line, "train", trained)
     assert grown and wider.measure(world, setting, "firefly", 0)
     assert [row["step"] for row in read(world, "firefly")] == [1, 2]
+
+
+@pytest.mark.parametrize("asked", [(0.3,), (0.2, 0.3)])
+def test_networks_that_are_gone_are_grown_again(world: World, tmp_path: Path, asked: tuple[float, ...]) -> None:
+    whole = replace(world, folder=tmp_path / "whole", results=tmp_path / "whole.jsonl", report=asked)
+    assert wider.measure(whole, SETTING, "firefly", 3)
+    assert wider.measure(replace(world, report=()), SETTING, "firefly", 3)
+    rmtree(world.folder)
+    assert wider.measure(replace(world, report=asked), SETTING, "firefly", 3)
+    here, there = ([timeless(row) for row in read(one, "firefly")] for one in (world, whole))
+    assert len(here) == len(there) == 2 + len(asked) and all(row in there for row in here)
+
+
+def test_experiments_in_one_folder_do_not_meet(world: World) -> None:
+    other = replace(world, experiment="wider-mobilenet")
+    for method in ("firefly", "start"):
+        assert Line(method, 0, SETTING, world).folder(0) != Line(method, 0, SETTING, other).folder(0)
+
+
+def test_the_long_training_has_its_own_rate(world: World) -> None:
+    assert wider.measure(world, SETTING, "firefly", 0)
+    again = replace(SETTING, long_lr=0.1)
+    for method in ("firefly", "full", "scratch"):
+        assert wider.measure(world, again, method, 0)
+    rounds, slow, fast = (
+        [row for row in read(world, "firefly") if chosen(row)]
+        for chosen in (
+            lambda row: not row["final"],
+            lambda row: row["final"] and row["config"]["long_lr"] is None,
+            lambda row: row["final"] and row["config"]["long_lr"] == 0.1,
+        )
+    )
+    assert len(rounds) == 2 and len(slow) == len(fast) == 1  # the rounds serve both
+    assert slow[0]["train_loss"] != fast[0]["train_loss"] and slow[0]["widths"] == fast[0]["widths"]
+    assert [row["method"] for row in options.read_own(world.results, SETTING)] == ["start", *["firefly"] * 3]
+    names = curves.name_lines(options.read_rows(world.results))
+    assert len(set(names[1:3])) == 1 and "(long_lr 0.1)" not in names[1] and len(set(names)) == 5
+
+
+def test_rows_from_before_a_setting_was_known_have_its_default(world: World) -> None:
+    assert wider.measure(world, SETTING, "uniform", 0)
+    rows = options.read_rows(world.results)
+    for row in rows:
+        del row["config"]["long_lr"]
+    world.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(options.read_own(world.results, SETTING)) == len(rows)
+    assert len(options.read_own(world.results, replace(SETTING, long_lr=0.1))) == len(rows) - 1
 
 
 def test_networks_that_never_grow(world: World) -> None:

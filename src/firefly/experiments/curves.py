@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
+from firefly.experiments.rows import Row, settings
 
-Row = dict[str, Any]
 Lines = dict[str, dict[int, list[Row]]]  # by name and step
 
 LABELS = {
@@ -30,6 +30,7 @@ LABELS = {
     "full": "full network",
     "start": "start",
 }
+RECIPE = ("batch", "lr", "long_lr", "weight_decay", "images")  # what the full network depends on, beside its epochs
 
 
 def measure(row: Row) -> float:
@@ -40,12 +41,13 @@ def measure(row: Row) -> float:
 def name_lines(rows: list[Row]) -> list[str]:
     """A name per row: its method and, in a file of several settings, what differs from the most frequent one."""
     keys = dict.fromkeys(key for row in rows for key in row["config"])
-    usual = {key: Counter(str(row["config"].get(key)) for row in rows).most_common(1)[0][0] for key in keys}
+    configs = [settings(row | {"config": {key: row["config"].get(key) for key in keys}}) for row in rows]
+    seen = {key: Counter(str(config[key]) for config in configs if key in config) for key in keys}
     names = []
-    for row in rows:
-        config = row["config"]
-        other = [spell(key, config.get(key)) for key in usual if str(config.get(key)) != usual[key]]
-        other = [f"{row['epochs']} epochs"] if row["method"] == "full" else other
+    for row, config in zip(rows, configs):
+        other = [spell(key, config[key]) for key in config if str(config[key]) != seen[key].most_common(1)[0][0]]
+        if row["method"] == "full":
+            other = [f"{row['epochs']} epochs", *(word for word in other if word.split()[0] in RECIPE)]
         label = LABELS.get(row["method"], str(row["method"]))
         names.append(f"{label} ({', '.join(other)})" if other else label)
     return names
@@ -63,7 +65,9 @@ def summarise(values: Iterable[float]) -> tuple[float, float, int]:
 
 
 def group(rows: list[Row], final: bool) -> Lines:
-    """Rows by name and step."""
+    """Rows by name and step, Firefly first."""
+    order = [*LABELS, *LABELS.values()]
+    rows = sorted(rows, key=lambda row: order.index(row["method"]) % len(LABELS) if row["method"] in order else 99)
     lines: Lines = {}
     for name, row in zip(name_lines(rows), rows):
         if row["final"] == final:
@@ -116,7 +120,7 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     draw_sizes(left, lines, starts, colors)
     draw_long(left, group(rows, True), colors)
     left.set(xscale="log", xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
-    number_axis(left, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10))
+    number_axis(left, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10, 15, 20, 30, 40))
     left.grid(alpha=0.3)
     left.legend(fontsize="small", loc="lower right")
     draw_seconds(right, lines, colors)
@@ -131,7 +135,7 @@ def plot(rows: list[Row], path: Path | str) -> Path:
 def describe_axis(rows: list[Row]) -> str:
     where = "held-out training images" if any("held_accuracy" in row for row in rows) else "test images"
     seeds = len({row["seed"] for row in rows})
-    return f"accuracy on {where}, %\nmean ± standard error, up to {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"accuracy on {where}, %\n" + (f"mean ± standard error, up to {seeds} seeds" if seeds > 1 else "one seed")
 
 
 def number_axis(axes: Any, places: tuple[float, ...]) -> None:
@@ -145,8 +149,8 @@ def number_axis(axes: Any, places: tuple[float, ...]) -> None:
 def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any) -> None:
     """A curve per method, each from the start network of its setting on."""
     for name, steps in lines.items():
-        config = next(iter(steps.values()))[0]["config"]
-        start = [row for rows in starts.values() for row in rows[0] if row["config"] == config]
+        config = settings(next(iter(steps.values()))[0])
+        start = [row for rows in starts.values() for row in rows[0] if settings(row) == config]
         found = [start] * bool(start) + [rows for _, rows in sorted(steps.items())]
         shares = [summarise(100 * row["share"] for row in rows)[0] for rows in found]
         means, errors, _ = zip(*(summarise(map(measure, rows)) for rows in found))
@@ -180,7 +184,6 @@ def draw_seconds(axes: Any, lines: Lines, colors: Any) -> None:
     for place, values in zip(places, took.values()):
         axes.annotate(f" {statistics.fmean(values):.2g}", (statistics.fmean(values), place), va="center", fontsize=9)
     axes.set_yticks(list(places), list(took))
-    axes.set(xscale="log", xlabel="seconds for one growth (mean)")
+    axes.set(xlabel="seconds for one growth (mean)")
     axes.margins(x=0.15)
-    number_axis(axes, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500))
     axes.invert_yaxis()

@@ -91,7 +91,7 @@ def run_autogrow(line: DeepLine) -> None:
         device=world.device,
         progress=False,
     )
-    final = line.train(model, line.folder("long"), how.long, 300)
+    final = line.train_long(model, line.folder("long"), how.long, 300)
     told = {"epochs": len(history) + how.long, "search_seconds": round(history.seconds, 2), "search": len(history)}
     line.write(model, final, 0, True, told)
 

@@ -42,6 +42,7 @@ class Setting:
     long: int = 120  # the further epochs of a network that the table reports
     batch: int = 128
     lr: float = 0.1
+    long_lr: float | None = None  # of the further epochs, and of networks that never grow; None for the same
     weight_decay: float = 5e-4
     steps: int = 195  # of step one, with batches of twice the size: one epoch
     rate: float = 0.02  # of step one
@@ -118,16 +119,16 @@ class Line:
 
     # ---- a training ----------------------------------------------------------------------------------------------
 
-    def train(self, model: nn.Module, folder: Path, epochs: int, seed: int, optimizer: Any = None) -> History:
-        how = self.setting
-        optimizer = optimizer or self.make_optimizer(model)
+    def train(
+        self, model: nn.Module, folder: Path, epochs: int, seed: int, optimizer: torch.optim.Optimizer
+    ) -> History:
         return fit(
             model,
             self.world.train,
             epochs,
             test=self.world.test,
             optimizer=optimizer,
-            batch=how.batch,
+            batch=self.setting.batch,
             augment=self.world.augment,
             seed=1000 * self.seed + seed,
             evaluate_every=epochs,
@@ -136,9 +137,13 @@ class Line:
             progress=False,
         )
 
-    def make_optimizer(self, model: nn.Module) -> torch.optim.SGD:
+    def train_long(self, model: nn.Module, folder: Path, epochs: int, seed: int) -> History:
+        """The training of a network that the table reports."""
+        return self.train(model, folder, epochs, seed, self.make_optimizer(model, self.setting.long_lr))
+
+    def make_optimizer(self, model: nn.Module, lr: float | None = None) -> torch.optim.SGD:
         how = self.setting
-        return torch.optim.SGD(model.parameters(), how.lr, 0.9, nesterov=True, weight_decay=how.weight_decay)
+        return torch.optim.SGD(model.parameters(), lr or how.lr, 0.9, nesterov=True, weight_decay=how.weight_decay)
 
     def make_start(self) -> nn.Module:
         torch.manual_seed(self.seed)
@@ -150,9 +155,9 @@ class Line:
         return replace(self, method="start", grow=None)
 
     def folder(self, step: int | str) -> Path:
-        """Where a training is kept; lines of different settings do not meet, but they share the start."""
+        """Where a training is kept; lines of other experiments or settings do not meet, but they share the start."""
         keys = START if self.method == "start" else asdict(self.setting)
-        told = json.dumps({key: getattr(self.setting, key) for key in keys})
+        told = json.dumps([self.world.experiment, *(getattr(self.setting, key) for key in keys)])
         return self.world.folder / f"{self.method}-{self.seed}-{sha256(told.encode()).hexdigest()[:8]}" / str(step)
 
     # ---- a growth ------------------------------------------------------------------------------------------------
@@ -196,17 +201,24 @@ class Line:
         """All steps that the results do not hold yet; False if time ran out."""
         mine = {(row["step"], row["final"]) for row in done if (row["method"], row["seed"]) == (self.method, self.seed)}
         state: State | None = None
-        for step in range(1, len(self.setting.sizes) + 1):
-            for final in (False, True):
-                if (step, final) in mine or (final and step not in self.reported):
-                    continue
-                if time.monotonic() > self.world.deadline:
-                    return False
-                if final:
-                    self.take_long(step)
-                else:
-                    state = self.take_step(state, step)
+        for step, final in self.plan(mine):
+            if time.monotonic() > self.world.deadline:
+                return False
+            if final:
+                self.take_long(step)
+            else:
+                state = self.take_step(state, step, (step, False) not in mine)
         return True
+
+    def plan(self, mine: set[tuple[int, bool]]) -> list[tuple[int, bool]]:
+        """What is missing, in order; and the steps on the way there whose networks are gone, to be taken again."""
+        every = {(step, False) for step in range(1, len(self.setting.sizes) + 1)}
+        missing = sorted({*every, *((step, True) for step in self.reported)} - mine)
+        if not missing:
+            return []
+        (first, final), (last, _) = missing[0], missing[-1]
+        kept = max(step for step in range(first + final) if not step or (self.folder(step) / "fit.json").exists())
+        return sorted({*missing, *((step, False) for step in range(kept + 1, last + 1))})
 
     @property
     def reported(self) -> list[int]:
@@ -222,7 +234,7 @@ class Line:
         history = line.train(model, line.folder(step), self.setting.epochs, step, optimizer)
         return State(model, optimizer, history)
 
-    def take_step(self, state: State | None, step: int) -> State:
+    def take_step(self, state: State | None, step: int, write: bool) -> State:
         """Grow and train for a round; a training that was begun is taken up instead."""
         folder = self.folder(step)
         if (folder / "fit.json").exists():
@@ -238,7 +250,8 @@ class Line:
             optimizer = optimizer if self.setting.carry else self.make_optimizer(before.model)
             history = self.train(before.model, folder, self.setting.epochs, step, optimizer)
             state = State(before.model, optimizer, history)
-        self.write(state.model, state.history, step, False, told)
+        if write:
+            self.write(state.model, state.history, step, False, told)
         if step > 1:
             rmtree(self.folder(step - 1), ignore_errors=True)
         return state
@@ -263,7 +276,7 @@ class Line:
         model = self.make_start()
         if not (folder / "fit.json").exists():
             firefly.load(latest(self.folder(step)), model)
-        history = self.train(model, folder, self.setting.long, 100 + step)
+        history = self.train_long(model, folder, self.setting.long, 100 + step)
         self.write(model, history, step, True, {})
         rmtree(folder, ignore_errors=True)
 
@@ -325,7 +338,7 @@ def train_whole(line: Line, widths: Any, step: int) -> None:
     """A network that never grows, from random weights, for as long as the grown one of that step."""
     torch.manual_seed(10_000 + line.seed)
     model = line.world.make(widths).to(line.world.device)
-    history = line.train(model, line.folder(step), line.count_epochs(step, True), 200 + step)
+    history = line.train_long(model, line.folder(step), line.count_epochs(step, True), 200 + step)
     line.write(model, history, step, True, {})
 
 

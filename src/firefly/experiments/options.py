@@ -17,7 +17,7 @@ from torch import nn
 from firefly.errors import FireflyError
 from firefly.experiments import curves
 from firefly.experiments.lineage import Setting, World
-from firefly.experiments.rows import Row
+from firefly.experiments.rows import Row, settings
 from firefly.training.fit import find_device
 from firefly.vision.data import Images, hold_out
 
@@ -108,9 +108,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_own(path: Path, setting: Setting) -> list[Row]:
-    """The rows of this setting."""
-    own = plain(setting)
-    return [row for row in read_rows(path) if row["config"] == own]
+    """The rows of this setting; one from before a setting was known has its default."""
+    own, usual = plain(setting), plain(type(setting)(sizes=()))
+    rows = [row | {"config": usual | row["config"]} for row in read_rows(path)]
+    return [row for row in rows if settings(row) == settings(row | {"config": own})]
 
 
 def plain(setting: Setting) -> Row:

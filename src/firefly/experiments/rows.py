@@ -23,6 +23,11 @@ def append(path: Path, row: Row) -> None:
         os.fsync(file.fileno())
 
 
+def settings(row: Row) -> Row:
+    """The settings that a row depends on: those of the long training only where there was one."""
+    return {key: value for key, value in row["config"].items() if row["final"] or not key.startswith("long")}
+
+
 def accuracy(row: Row) -> float:
     return float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
 

@@ -59,8 +59,8 @@ class Wider:
         world = self.make_world(args, setting)
         methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
-        full = [row for row in read_rows(world.results) if row["method"] == "full" and row["config"] != plain(setting)]
-        rows = read_own(world.results, setting) + full
+        rows = read_own(world.results, setting)
+        rows += [row for row in find_full(world.results, setting) if row not in rows]
         options.conclude(rows, self.table, world.results, world.folder / f"{self.name}.png", finished)
         return 0
 
@@ -100,14 +100,23 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
 
 
 def is_done(line: Line, done: list[Row], step: int) -> bool:
-    """The full network does not depend on rounds and growths: one of the same recipe and epochs serves all settings."""
     if line.method == "full":
-        recipe, epochs = [getattr(line.setting, key) for key in START if key != "epochs"], line.count_epochs(step, True)
-        rows = [row for row in read_rows(line.world.results) if row["method"] == "full" and row["epochs"] == epochs]
-        rows = [row for row in rows if [row["config"][key] for key in START if key != "epochs"] == recipe]
+        epochs = line.count_epochs(step, True)
+        rows = [row for row in find_full(line.world.results, line.setting) if row["epochs"] == epochs]
     else:
         rows = [row for row in done if row["method"] == line.method and row["step"] == step]
     return any(row["seed"] == line.seed for row in rows)
+
+
+def find_full(results: Path, setting: Setting) -> list[Row]:
+    """The full network does not depend on rounds and growths: one of the same recipe serves all settings."""
+    rows = [row for row in read_rows(results) if row["method"] == "full"]
+    return [row for row in rows if recipe(row["config"]) == recipe(plain(setting))]
+
+
+def recipe(config: Row) -> list[Any]:
+    lr = config.get("long_lr") or config["lr"]
+    return [lr, *(config[key] for key in START if key not in ("epochs", "lr"))]
 
 
 LADDER = (0.0028, 0.0044, 0.0069, 0.0108, 0.0167, 0.0259, 0.04, 0.062)
