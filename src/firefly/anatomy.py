@@ -56,6 +56,14 @@ class Anatomy:
     def growable(self) -> list[Width]:
         return [width for width in self if width.pinned is None]
 
+    def dormant_layers(self) -> dict[str, list[str]]:
+        """The layers without neurons that may wake, by the place where they lie in a row."""
+        places: dict[str, list[str]] = {}
+        for width in self.growable():
+            if width.dormant:
+                places.setdefault(width.name.rpartition(".")[0], []).append(width.name)
+        return places
+
     def sizes(self) -> dict[str, int]:
         return {width.name: width.size for width in self}
 

@@ -180,13 +180,15 @@ def test_the_long_training_has_its_own_rate(world: World) -> None:
 
 
 def test_rows_from_before_a_setting_was_known_have_its_default(world: World) -> None:
-    assert wider.measure(world, SETTING, "uniform", 0)
+    for method in ("uniform", "full"):
+        assert wider.measure(world, SETTING, method, 0)
     rows = options.read_rows(world.results)
     for row in rows:
         del row["config"]["long_lr"]
     world.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert len(options.read_own(world.results, SETTING)) == len(rows)
-    assert len(options.read_own(world.results, replace(SETTING, long_lr=0.1))) == len(rows) - 1
+    assert len(options.read_own(world.results, replace(SETTING, long_lr=0.1))) == len(rows) - 2
+    assert len(wider.find_rows(world.results, SETTING)) == len(rows)  # the full network once
 
 
 def test_networks_that_never_grow(world: World) -> None:

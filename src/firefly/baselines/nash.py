@@ -109,12 +109,9 @@ def _awake(anatomy: Anatomy, widths: Widths) -> list[str]:
 
 def draw_layers(anatomy: Anatomy, seed: int) -> list[str]:
     """One dormant layer of every place that has any, at random."""
-    places: dict[str, list[str]] = {}
-    for width in anatomy.growable():
-        if width.dormant:
-            places.setdefault(width.name.rpartition(".")[0], []).append(width.name)
     generator = torch.Generator().manual_seed(seed)
-    return [names[int(torch.randint(len(names), (), generator=generator))] for names in places.values()]
+    places = anatomy.dormant_layers().values()
+    return [names[int(torch.randint(len(names), (), generator=generator))] for names in places]
 
 
 def _birth(neurons: int, layers: int) -> dict[str, Any]:

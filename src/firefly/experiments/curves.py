@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.experiments.rows import Row, settings
+from firefly.experiments.rows import Row, accuracy, settings
 
 Lines = dict[str, dict[int, list[Row]]]  # by name and step
 
@@ -35,7 +35,7 @@ RECIPE = ("batch", "lr", "long_lr", "weight_decay", "images")  # what the full n
 
 def measure(row: Row) -> float:
     """Accuracy in per cent, on the test set or on the images held out."""
-    return 100 * float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
+    return 100 * accuracy(row)
 
 
 def name_lines(rows: list[Row]) -> list[str]:

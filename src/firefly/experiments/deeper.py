@@ -25,9 +25,9 @@ from firefly.experiments import curves, options
 from firefly.experiments.curves import summarise
 from firefly.experiments.deeper_growers import METHODS
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
-from firefly.experiments.lineage import World, find_widths, run_line, train_whole
+from firefly.experiments.lineage import World, run_line, train_whole
 from firefly.experiments.options import read_own
-from firefly.experiments.rows import Row
+from firefly.experiments.rows import Row, find_widths
 from firefly.vision import data
 from firefly.vision.models import blocks
 
@@ -118,7 +118,7 @@ def measure_other(line: DeepLine, done: list[Row]) -> bool:
         if line.method == "autogrow":
             run_autogrow(line)
         else:
-            train_whole(line, "full" if line.method == "fixed" else find_widths(line, done, step), step)
+            train_whole(line, "full" if line.method == "fixed" else find_widths(done, line.seed, step), step)
     return True
 
 

@@ -18,7 +18,7 @@ from firefly.budget import Budget
 from firefly.experiments import growers
 from firefly.experiments.deeper_line import DeepLine
 from firefly.experiments.lineage import Grown
-from firefly.residual import NAME, find_layers
+from firefly.residual import find_layers
 
 
 def put_layers(line: DeepLine, model: nn.Module, step: int) -> Anatomy:
@@ -44,13 +44,7 @@ def offer(anatomy: Anatomy, count: int) -> list[str]:
 
     Layers in a row can do each other's work, and share what a place is worth.
     """
-    places: dict[str, list[str]] = {}
-    for width in anatomy.growable():
-        if width.dormant:
-            places.setdefault(width.name.rpartition(f".{NAME}.")[0], []).append(width.name)
-    if not count:
-        return [name for names in places.values() for name in names]
-    return [name for names in places.values() for name in spread(names, count)]
+    return [name for names in anatomy.dormant_layers().values() for name in spread(names, count or len(names))]
 
 
 def spread(names: list[str], count: int) -> list[str]:

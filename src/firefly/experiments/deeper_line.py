@@ -46,10 +46,6 @@ class DeepLine(Line):
 
     setting: Deep
 
-    def room(self, step: int, present: int) -> int:
-        """Parameters up to the next size."""
-        return int(self.setting.sizes[step - 1] * self.world.full) - present
-
     def budget(self, step: int, present: int) -> Budget:
         room = firefly.Parameters(self.room(step, present)) & firefly.Multiples(self.setting.multiple)
         return room & firefly.Neurons(fraction=self.setting.more) if self.setting.budget == "neurons" else room

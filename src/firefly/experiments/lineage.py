@@ -190,10 +190,14 @@ class Line:
             return firefly.Neurons(fraction=how.more)
         if how.budget == "flops":
             return firefly.Flops(fraction=how.more)
-        room = int(how.sizes[step - 1] * self.world.full) - present
+        room = self.room(step, present)
         if room <= 0:
             raise FireflyError(f"size {how.sizes[step - 1]:.2%} of the full network is no more than it has already")
         return firefly.Parameters(room) & firefly.Multiples(how.multiple)
+
+    def room(self, step: int, present: int) -> int:
+        """Parameters up to the next size."""
+        return int(self.setting.sizes[step - 1] * self.world.full) - present
 
     # ---- the whole line ------------------------------------------------------------------------------------------
 
@@ -340,11 +344,3 @@ def train_whole(line: Line, widths: Any, step: int) -> None:
     model = line.world.make(widths).to(line.world.device)
     history = line.train_long(model, line.folder(step), line.count_epochs(step, True), 200 + step)
     line.write(model, history, step, True, {})
-
-
-def find_widths(line: Line, done: list[Row], step: int) -> Any:
-    """Those that Firefly found, for a network from scratch."""
-    for row in done:
-        if (row["method"], row["seed"], row["step"]) == ("firefly", line.seed, step):
-            return row["widths"]
-    raise FireflyError(f"scratch takes the widths that firefly found: run --methods firefly --seeds {line.seed} first")

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 import firefly
+from firefly.errors import FireflyError
 from firefly.residual import find_layers
 
 Row = dict[str, Any]
@@ -57,6 +58,14 @@ def list_channels(model: nn.Module) -> list[int]:
     ours = {module for layer in find_layers(model).values() for module in layer.modules()}
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module not in ours]
     return [layer.out_channels for layer in layers if layer.groups == 1]
+
+
+def find_widths(rows: list[Row], seed: int, step: int) -> Any:
+    """Those that Firefly found, for a network from scratch."""
+    for row in rows:
+        if (row["method"], row["seed"], row["step"]) == ("firefly", seed, step):
+            return row["widths"]
+    raise FireflyError(f"scratch takes the widths that firefly found: run --methods firefly --seeds {seed} first")
 
 
 def latest(folder: Path) -> Path:

@@ -25,9 +25,9 @@ from torch import nn
 
 from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import START, Line, Setting, World, find_widths, run_line, train_whole
+from firefly.experiments.lineage import START, Line, Setting, World, run_line, train_whole
 from firefly.experiments.options import plain, read_own, read_rows
-from firefly.experiments.rows import Row
+from firefly.experiments.rows import Row, find_widths
 from firefly.vision import data, models
 
 WHOLE = ("scratch", "full")  # networks that never grow
@@ -59,9 +59,9 @@ class Wider:
         world = self.make_world(args, setting)
         methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
-        rows = read_own(world.results, setting)
-        rows += [row for row in find_full(world.results, setting) if row not in rows]
-        options.conclude(rows, self.table, world.results, world.folder / f"{self.name}.png", finished)
+        options.conclude(
+            find_rows(world.results, setting), self.table, world.results, world.folder / f"{self.name}.png", finished
+        )
         return 0
 
     def make_world(self, args: Namespace, setting: Setting) -> World:
@@ -95,7 +95,7 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
             continue
         if time.monotonic() > line.world.deadline:
             return False
-        train_whole(line, "full" if line.method == "full" else find_widths(line, done, step), step)
+        train_whole(line, "full" if line.method == "full" else find_widths(done, line.seed, step), step)
     return True
 
 
@@ -106,6 +106,12 @@ def is_done(line: Line, done: list[Row], step: int) -> bool:
     else:
         rows = [row for row in done if row["method"] == line.method and row["step"] == step]
     return any(row["seed"] == line.seed for row in rows)
+
+
+def find_rows(results: Path, setting: Setting) -> list[Row]:
+    """What the table of a setting shows."""
+    grown = [row for row in read_own(results, setting) if row["method"] != "full"]
+    return grown + find_full(results, setting)
 
 
 def find_full(results: Path, setting: Setting) -> list[Row]:
