@@ -20,7 +20,7 @@ from firefly.errors import FireflyError
 from firefly.experiments import curves, lineage, options, wider
 from firefly.experiments.growers import METHODS, rank_by
 from firefly.experiments.lineage import Line, Setting, World
-from firefly.experiments.rows import count
+from firefly.experiments.rows import count, count_seconds
 from firefly.vision.data import Images
 
 SETTING = Setting(
@@ -252,6 +252,19 @@ def test_the_table_gives_mean_and_standard_error() -> None:
     text = curves.table(make_rows(lambda step, seed: 0.5 + 0.1 * step + 0.02 * seed))
     assert "2.00 %: 61.00 ± 1.00 (2)   4.00 %: 71.00 ± 1.00 (2)" in text
     assert "full network" in text and "100.00 %" in text and "90.00" in text
+
+
+def test_the_seconds_of_a_network_are_those_of_all_rounds_before_it() -> None:
+    rows = make_rows(lambda step, seed: 0.5)
+    start = {**rows[0], "method": "start", "step": 0, "growth_seconds": 0.0, "train_seconds": 10.0}
+    long = {**rows[0], "step": 2, "final": True, "growth_seconds": 0.0, "train_seconds": 100.0}
+    elsewhere = {**rows[0], "config": {"epochs": 9}, "train_seconds": 1000.0}
+    every = [start, *rows, long, elsewhere]
+    assert count_seconds(start, every) == 10.0
+    assert count_seconds(rows[1], every) == 10.0 + 2 * (1.0 + 2.0)
+    assert count_seconds(long, every) == 10.0 + 2 * (1.0 + 2.0) + 100.0
+    scratch = {key: value for key, value in long.items() if key != "growth_seconds"} | {"method": "scratch"}
+    assert count_seconds(scratch, every) == 100.0
 
 
 def test_other_settings_are_named() -> None:

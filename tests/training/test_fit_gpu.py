@@ -1,5 +1,6 @@
 """On a GPU: the captured step computes what the plain one does, leaves no trace, and is made anew after a growth."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,33 @@ def test_step_reads_its_buffers_and_notices_new_tensors() -> None:
     Box.weight = torch.ones(5, device="cuda")
     assert step.refresh() and step().shape == (5,)
     assert total.item() == 15
+
+
+def test_garbage_collected_during_a_capture_does_not_break_it() -> None:
+    """A graph in a cycle of references dies when the collector finds it; not while another is being recorded."""
+    total = torch.zeros((), device="cuda")
+
+    def leave_garbage() -> None:
+        step = Step(lambda: total.add_(1), [total])
+        step()
+        step.itself = step  # type: ignore[attr-defined]
+
+    def fn() -> Tensor:
+        crowd: list[Any] = [[] for _ in range(2000)]  # for the collector to count
+        return total.add_(len(crowd) / 2000)
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    leave_garbage()
+    try:
+        gc.set_threshold(1000, 1, 1)
+        step = Step(fn, [total], warmup=0)
+        gc.enable()
+        step()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+    assert gc.isenabled() and total.item() == 2
 
 
 def test_dropout_differs_from_step_to_step_and_follows_the_seed() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.experiments.rows import Row, accuracy, settings
+from firefly.experiments.rows import Row, accuracy, count_seconds, settings
 
 Lines = dict[str, dict[int, list[Row]]]  # by name and step
 
@@ -97,7 +97,7 @@ def table(rows: list[Row]) -> str:
         for _, found in sorted(steps.items()):
             mean, error, seeds = summarise(map(measure, found))
             size, epochs = summarise(row["parameters"] for row in found)[0], found[0]["epochs"]
-            seconds = summarise(row["train_seconds"] for row in found)[0]
+            seconds = summarise(count_seconds(row, rows) for row in found)[0]
             cell = f"{mean:.2f} ± {error:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f}"
             part = f"{100 * found[0]['share']:.2f} %"
             lines.append(f"{name:28} {size:12,.0f} {part:>8} {epochs:7} {cell:>16} {seconds:8.0f}")

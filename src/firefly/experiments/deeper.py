@@ -27,7 +27,7 @@ from firefly.experiments.deeper_growers import METHODS
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
 from firefly.experiments.lineage import World, run_line, train_whole
 from firefly.experiments.options import read_own
-from firefly.experiments.rows import Row, find_widths
+from firefly.experiments.rows import Row, count_seconds, find_widths
 from firefly.vision import data
 from firefly.vision.models import blocks
 
@@ -133,11 +133,12 @@ def table(rows: list[Row]) -> str:
     for (method, _), found in group(rows).items():
         mean, error, seeds = summarise(map(curves.measure, found))
         accuracy = f"{mean:.2f} ± {error:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f}"
-        means = [summarise(row[key] for row in found)[0] for key in ("parameters", "flops", "epochs", "train_seconds")]
-        structure = " ".join(dict.fromkeys(row["structure"] for row in found)) if seeds < 2 else found[0]["structure"]
+        means = [summarise(row[key] for row in found)[0] for key in ("parameters", "flops", "epochs")]
+        seconds, *_ = summarise(count_seconds(row, rows) for row in found)
+        structure = found[0]["structure"] + (" …" if len({row["structure"] for row in found}) > 1 else "")
         lines.append(
             f"{LABELS.get(method, method):32}{structure:>14}{means[0]:12,.0f}{means[1] / 1e6:8.1f}{means[2]:8.0f}"
-            f"{accuracy:>18}{means[3]:9.0f}"
+            f"{accuracy:>18}{seconds:9.0f}"
         )
     for name, (structure, millions, published) in PUBLISHED.get(rows[0]["dataset"], {}).items():
         lines.append(f"{f'{name}, as published':32}{structure:>14}{f'{millions} M':>12}{'':16}{published:18.2f}")

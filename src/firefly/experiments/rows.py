@@ -33,6 +33,18 @@ def accuracy(row: Row) -> float:
     return float(row["held_accuracy"] if "held_accuracy" in row else row["test_accuracy"])
 
 
+def count_seconds(row: Row, rows: list[Row]) -> float:
+    """Of all the training and growing that led to a network: its own, and that of the rounds before it."""
+    recipe = settings(row | {"final": False})
+    before = row["step"] + row["final"]  # a long training follows the round of its step
+    way = [one for one in rows if one["seed"] == row["seed"] and one["step"] < before and not one["final"]]
+    way = [one for one in way if all(one["config"].get(key, value) == value for key, value in recipe.items())]
+    rounds = [one for one in way if one["method"] == row["method"]]
+    starts = [one for one in way if one["method"] == "start" and (rounds or "growth_seconds" in row)][:1]
+    own = ("train_seconds", "growth_seconds", "search_seconds")
+    return float(sum(one.get(key, 0.0) for one in (row, *rounds, *starts) for key in own))
+
+
 def brief(growth: firefly.Growth) -> Row:
     """What a row keeps of a growth."""
     kinds = [kind for added in growth.added.values() for kind in added.items()]

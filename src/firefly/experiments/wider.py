@@ -127,7 +127,7 @@ def recipe(config: Row) -> list[Any]:
 
 LADDER = (0.0028, 0.0044, 0.0069, 0.0108, 0.0167, 0.0259, 0.04, 0.062)
 QUICK = Setting(sizes=(0.0028, 0.0044), epochs=2, long=0, batch=64, steps=12, candidates=8, child=1, images=1000)
-MIDDLE = Setting(sizes=LADDER, epochs=10, long=200, batch=256, steps=98, evaluate_on=4, multiple=8)
+MIDDLE = Setting(sizes=LADDER, epochs=10, long=200, long_lr=0.2, batch=256, steps=98, evaluate_on=4, multiple=8)
 PAPER = Setting(sizes=LADDER, epochs=160, long=0, weight_decay=1e-4, budget="neurons", child=17)
 VGG19 = Wider(
     "wider-vgg19", "vgg19", "cifar10", 16, {"quick": QUICK, "middle": MIDDLE, "paper": replace(PAPER, more=0.3)}

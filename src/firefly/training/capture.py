@@ -6,7 +6,9 @@ from then on a call is one launch. Where there is no GPU it just calls the closu
 the closure reads and writes are tensors that stay where they are, and inputs are copied into them between calls.
 """
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -84,7 +86,7 @@ class Step(Generic[Result]):
             self.warm_up(stream)
             graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(graph, stream=stream):
+                with uncollected(), torch.cuda.graph(graph, stream=stream):
                     self.result = self.fn()
             except torch.OutOfMemoryError:
                 raise
@@ -107,6 +109,18 @@ class Step(Generic[Result]):
         torch.cuda.current_stream().wait_stream(stream)
         put_back(kept, self.list_tensors())
         torch.cuda.set_rng_state(random)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without garbage collection: the end of another graph, in the middle of a capture, would break the capture."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def captured(method: Method | None = None) -> Method:

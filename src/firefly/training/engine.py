@@ -62,8 +62,7 @@ class Engine:
         if self.step is not None and self.identity == identify(self.list_model()):
             self.step.refresh()
             return
-        if self.step is not None:
-            self.step.release()
+        self.release()
         if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         ready_optimizer(self.optimizer, self.graph)
@@ -74,6 +73,11 @@ class Engine:
         self.objective = self.make_objective(again=self.step is not None)
         self.step = Step(self.advance, self.list_tensors, capture=self.graph, warmup=min(3, self.steps))
         self.identity = identify(self.list_model())
+
+    def release(self) -> None:
+        """Give the captured step and its memory back."""
+        if self.step is not None:
+            self.step.release()
 
     def make_objective(self, again: bool) -> Objective:
         """The loss of the batch that a counter names; compiled if asked for."""

@@ -121,6 +121,7 @@ def fit(
         try:
             return run(job, history)
         finally:
+            engine.release()
             line.close()
 
 
