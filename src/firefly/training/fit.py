@@ -121,8 +121,8 @@ def fit(
         try:
             return run(job, history)
         finally:
-            engine.release()
             line.close()
+            engine.release()
 
 
 @dataclass(frozen=True, eq=False)
