@@ -30,6 +30,7 @@ LABELS = {
     "full": "full network",
     "start": "start",
 }
+COLORS = (*(f"C{number}" for number in range(10)), "navy", "gold", "teal")
 RECIPE = ("batch", "lr", "long_lr", "weight_decay", "images")  # what the full network depends on, beside its epochs
 
 
@@ -116,11 +117,11 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     lines = group(rows, False)
     starts = {name: lines.pop(name) for name in list(lines) if name.startswith(LABELS["start"])}
     names = list(dict.fromkeys([*lines, *group(rows, True)]))
-    colors = {name: f"C{number % 10}" for number, name in enumerate(names)}
+    colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
     draw_sizes(left, lines, starts, colors)
     draw_long(left, group(rows, True), colors)
     left.set(xscale="log", xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
-    number_axis(left, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10, 15, 20, 30, 40))
+    number_axis(left, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10, 15, 20, 30, 40, 60, 100, 200))
     left.grid(alpha=0.3)
     left.legend(fontsize="small", loc="lower right")
     draw_seconds(right, lines, colors)
