@@ -240,7 +240,12 @@ def make_rows(accuracy: Callable[[int, int], float]) -> list[dict[str, Any]]:
             "share": 0.01 * 2**step,
             "epochs": step,
         }
-        | {"test_accuracy": accuracy(step, seed), "parameters": 1000 * 2**step, "growth_seconds": 2.0}
+        | {
+            "test_accuracy": accuracy(step, seed),
+            "parameters": 1000 * 2**step,
+            "flops": 10**6 * step,
+            "growth_seconds": 2.0,
+        }
         for method in ("firefly", "uniform")
         for seed in (0, 1)
         for step in (1, 2)

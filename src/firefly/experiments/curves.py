@@ -1,10 +1,10 @@
-"""The table and the figure of growing wider (Fig. 3 and 5): accuracy against size, and seconds per growth."""
+"""The table and the figure of growing wider (Fig. 3, Fig. 5): accuracy against size, and seconds per growth."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from firefly.errors import FireflyError
 from firefly.experiments.rows import Row, accuracy, count_seconds, settings
 
 Lines = dict[str, dict[int, list[Row]]]  # by name and step
+Size = Callable[[Row], float]
 
 LABELS = {
     "firefly": "Firefly",
@@ -90,39 +91,43 @@ def table(rows: list[Row]) -> str:
         lines.append(f"{name:28} " + "   ".join(cells))
     long = group(rows, True)
     if long:
-        lines += [
-            "",
-            f"{'trained for long':28} {'parameters':>12} {'share':>8} {'epochs':>7} {'accuracy':>16} {'seconds':>8}",
-        ]
+        heads = f"{'parameters':>12} {'share':>8} {'MFLOPs':>7} {'epochs':>7} {'accuracy':>16} {'seconds':>8}"
+        lines += ["", f"{'trained for long':28} {heads}"]
     for name, steps in long.items():
         for _, found in sorted(steps.items()):
             mean, error, seeds = summarise(map(measure, found))
             size, epochs = summarise(row["parameters"] for row in found)[0], found[0]["epochs"]
+            flops = summarise(map(find_flops, found))[0]
             seconds = summarise(count_seconds(row, rows) for row in found)[0]
             cell = f"{mean:.2f} ± {error:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f}"
             part = f"{100 * found[0]['share']:.2f} %"
-            lines.append(f"{name:28} {size:12,.0f} {part:>8} {epochs:7} {cell:>16} {seconds:8.0f}")
+            lines.append(f"{name:28} {size:12,.0f} {part:>8} {flops:7.1f} {epochs:7} {cell:>16} {seconds:8.0f}")
     return "\n".join(lines)
 
 
 def plot(rows: list[Row], path: Path | str) -> Path:
-    """Accuracy against size, and seconds per growth, as PNG and SVG."""
+    """Accuracy against parameters and against FLOPs, and seconds per growth, as PNG and SVG."""
     if find_spec("matplotlib") is None:
         raise FireflyError("figures need matplotlib: pip install 'firefly-descent[report]'")
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4.8), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2.2, 1))
+    figure = Figure(figsize=(14, 5), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(2, 1.6, 0.8))
     lines = group(rows, False)
     starts = {name: lines.pop(name) for name in list(lines) if name.startswith(LABELS["start"])}
     names = list(dict.fromkeys([*lines, *group(rows, True)]))
     colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
-    draw_sizes(left, lines, starts, colors)
-    draw_long(left, group(rows, True), colors)
-    left.set(xscale="log", xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
+    for axes, size in ((left, find_share), (middle, find_flops)):
+        draw_sizes(axes, lines, starts, colors, size)
+        draw_long(axes, group(rows, True), colors, size)
+        axes.set(xscale="log")
+        axes.grid(alpha=0.3)
+    left.set(xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
     number_axis(left, (0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 10, 15, 20, 30, 40, 60, 100, 200))
-    left.grid(alpha=0.3)
+    middle.set(xlabel="MFLOPs of one image, forward")
+    middle.sharey(left)
+    number_axis(middle, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
     left.legend(fontsize="small", loc="lower right")
     draw_seconds(right, lines, colors)
     path = Path(path)
@@ -147,20 +152,28 @@ def number_axis(axes: Any, places: tuple[float, ...]) -> None:
     axes.minorticks_off()
 
 
-def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any) -> None:
+def find_share(row: Row) -> float:
+    return 100 * float(row["share"])
+
+
+def find_flops(row: Row) -> float:
+    return float(row["flops"]) / 1e6
+
+
+def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any, size: Size) -> None:
     """A curve per method, each from the start network of its setting on."""
     for name, steps in lines.items():
         config = settings(next(iter(steps.values()))[0])
         start = [row for rows in starts.values() for row in rows[0] if settings(row) == config]
         found = [start] * bool(start) + [rows for _, rows in sorted(steps.items())]
-        shares = [summarise(100 * row["share"] for row in rows)[0] for rows in found]
+        sizes = [summarise(map(size, rows))[0] for rows in found]
         means, errors, _ = zip(*(summarise(map(measure, rows)) for rows in found))
         strong = {"lw": 2.4, "zorder": 5} if name == LABELS["firefly"] else {"lw": 1.2}
         style = {"marker": "o", "markersize": 3.5, "capsize": 2, "color": colors[name], **strong}
-        axes.errorbar(shares, means, errors, **style, label=name)
+        axes.errorbar(sizes, means, errors, **style, label=name)
 
 
-def draw_long(axes: Any, lines: Lines, colors: Any) -> None:
+def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
     """Networks that were trained on, as stars; the full one as a horizontal line."""
     for name, steps in lines.items():
         for rows in steps.values():
@@ -169,8 +182,8 @@ def draw_long(axes: Any, lines: Lines, colors: Any) -> None:
                 axes.axhline(mean, color="black", lw=1, ls="--", label=name)
                 continue
             style = {"marker": "*", "markersize": 11, "color": colors[name], "capsize": 2, "ls": "none"}
-            share = summarise(100 * row["share"] for row in rows)[0]
-            axes.errorbar([share], [mean], [error], **style, label=f"{name}, {rows[0]['epochs']} epochs")
+            place = summarise(map(size, rows))[0]
+            axes.errorbar([place], [mean], [error], **style, label=f"{name}, {rows[0]['epochs']} epochs")
 
 
 def draw_seconds(axes: Any, lines: Lines, colors: Any) -> None:
@@ -185,6 +198,6 @@ def draw_seconds(axes: Any, lines: Lines, colors: Any) -> None:
     for place, values in zip(places, took.values()):
         axes.annotate(f" {statistics.fmean(values):.2g}", (statistics.fmean(values), place), va="center", fontsize=9)
     axes.set_yticks(list(places), list(took))
-    axes.set(xlabel="seconds for one growth (mean)")
-    axes.margins(x=0.15)
+    axes.set(xlabel="seconds for one growth")
+    axes.margins(x=0.25)
     axes.invert_yaxis()

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
 from firefly.baselines import AutoGrow
@@ -21,7 +20,6 @@ from firefly.experiments.lineage import Line, Setting
 from firefly.experiments.rows import Row
 from firefly.residual import Residual
 from firefly.training import History, fit
-from firefly.training.score import eval_mode
 from firefly.vision.data import hold_out
 from firefly.vision.models import BLOCKS, ResidualLayer
 
@@ -52,7 +50,7 @@ class DeepLine(Line):
 
     def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
         widths = list_blocks(model)
-        more = {"structure": name_structure(widths), "widths": widths, "flops": count_flops(self, model)}
+        more = {"structure": name_structure(widths), "widths": widths}
         return super().describe(model, history, step, final) | more
 
 
@@ -118,12 +116,3 @@ def list_blocks(model: nn.Module) -> list[list[int]]:
 
 def name_structure(widths: list[list[int]]) -> str:
     return "-".join(str(len(block)) for block in widths)
-
-
-@torch.no_grad()
-def count_flops(line: Line, model: nn.Module) -> int:
-    """Of one image, forward: two per multiply-add."""
-    image = torch.zeros(1, *line.world.train.images.shape[1:], device=line.world.device)
-    with eval_mode(model), FlopCounterMode(display=False) as counter:
-        model(image)
-    return int(counter.get_total_flops())

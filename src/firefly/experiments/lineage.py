@@ -25,7 +25,7 @@ import firefly
 from firefly.anatomy import Anatomy
 from firefly.budget import Budget
 from firefly.errors import FireflyError
-from firefly.experiments.rows import Row, accuracy, append, brief, count, latest, list_channels
+from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, latest, list_channels
 from firefly.residual import find_layers
 from firefly.training import History, evaluate, fit
 from firefly.training.precision import autocast, check_precision
@@ -307,6 +307,7 @@ class Line:
             "step": step,
             "final": final,
             "parameters": count(model),
+            "flops": count_flops(model, torch.zeros(world.train.images.shape[1:], device=world.device)),
             "share": count(model) / world.full,
             measured: history.accuracy,
             "train_loss": history[-1].loss,

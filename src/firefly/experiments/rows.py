@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
 from firefly.errors import FireflyError
 from firefly.residual import find_layers
+from firefly.training.score import eval_mode
 
 Row = dict[str, Any]
 
@@ -63,6 +66,14 @@ def brief(growth: firefly.Growth) -> Row:
 
 def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def count_flops(model: nn.Module, image: Tensor) -> int:
+    """Of one image, forward: two per multiply-add."""
+    with eval_mode(model), FlopCounterMode(display=False) as counter:
+        model(image.unsqueeze(0))
+    return int(counter.get_total_flops())
 
 
 def list_channels(model: nn.Module) -> list[int]:
