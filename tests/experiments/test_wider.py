@@ -212,6 +212,13 @@ def test_one_full_network_serves_settings_of_the_same_recipe(world: World) -> No
     assert len(read(world, "full")) == 3
 
 
+@pytest.mark.parametrize("budget", ["neurons", "flops"])
+def test_every_budget_keeps_to_multiples(world: World, budget: str) -> None:
+    wider.measure(world, replace(SETTING, budget=budget, more=1.5, multiple=2), "firefly", 0)
+    widths = [width for row in read(world, "firefly") for width in row["widths"]]
+    assert max(widths) > world.start and not any(width % 2 for width in widths)
+
+
 def test_settings_do_not_meet(world: World) -> None:
     wider.measure(world, SETTING, "uniform", 0)
     other = replace(SETTING, budget="neurons", more=0.5)

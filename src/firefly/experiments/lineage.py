@@ -186,14 +186,15 @@ class Line:
 
     def budget(self, step: int, present: int) -> Budget:
         how = self.setting
+        even = firefly.Multiples(how.multiple)
         if how.budget == "neurons":
-            return firefly.Neurons(fraction=how.more)
+            return firefly.Neurons(fraction=how.more) & even
         if how.budget == "flops":
-            return firefly.Flops(fraction=how.more)
+            return firefly.Flops(fraction=how.more) & even
         room = self.room(step, present)
         if room <= 0:
             raise FireflyError(f"size {how.sizes[step - 1]:.2%} of the full network is no more than it has already")
-        return firefly.Parameters(room) & firefly.Multiples(how.multiple)
+        return firefly.Parameters(room) & even
 
     def room(self, step: int, present: int) -> int:
         """Parameters up to the next size."""

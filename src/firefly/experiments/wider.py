@@ -140,7 +140,7 @@ MOBILENET = Wider(
     32,
     {
         "quick": replace(QUICK, sizes=STAIRS[:2]),
-        "middle": replace(MIDDLE, sizes=STAIRS),
+        "middle": replace(MIDDLE, sizes=STAIRS, long=100),
         "paper": replace(PAPER, sizes=STAIRS, more=0.35),
     },
     report=0.105,
