@@ -248,7 +248,7 @@ def test_how_many_stand_for_election() -> None:
 
 def test_a_size_that_is_reached_already_is_refused(tmp_path: Path) -> None:
     line = DeepLine("firefly", 0, SETTING, make_world(tmp_path))
-    with pytest.raises(FireflyError, match="Parameters"):
+    with pytest.raises(FireflyError, match="no more than it has already"):
         line.budget(1, line.world.full)
 
 

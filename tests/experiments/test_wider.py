@@ -212,11 +212,20 @@ def test_one_full_network_serves_settings_of_the_same_recipe(world: World) -> No
     assert len(read(world, "full")) == 3
 
 
-@pytest.mark.parametrize("budget", ["neurons", "flops"])
+@pytest.mark.parametrize("budget", ["neurons", "flops", "both"])
 def test_every_budget_keeps_to_multiples(world: World, budget: str) -> None:
     wider.measure(world, replace(SETTING, budget=budget, more=1.5, multiple=2), "firefly", 0)
     widths = [width for row in read(world, "firefly") for width in row["widths"]]
     assert max(widths) > world.start and not any(width % 2 for width in widths)
+
+
+def test_parameters_and_flops_grow_by_the_same_factor_at_most(world: World) -> None:
+    wider.measure(world, replace(SETTING, budget="both"), "firefly", 0)
+    start, first, second, _ = [*read(world, "start"), *read(world, "firefly")]
+    for before, after in ((start, first), (first, second)):
+        factor = 0.1 * after["step"] + 0.1
+        assert before["flops"] < after["flops"] <= before["flops"] * factor / before["share"] + 1
+        assert after["share"] <= factor
 
 
 def test_settings_do_not_meet(world: World) -> None:
@@ -231,8 +240,17 @@ def test_change_reads_words() -> None:
     changed = options.change(SETTING, ["epochs=7", "sizes=[0.1,0.2]", "budget=flops", "images=null", "carry=false"])
     assert (changed.epochs, changed.sizes, changed.budget, changed.images) == (7, (0.1, 0.2), "flops", None)
     assert changed.carry is False
-    with pytest.raises(FireflyError, match="KEY=VALUE"):
-        options.change(SETTING, ["epoch=7"])
+    for word, told in {
+        "epoch=7": "KEY=VALUE",
+        "epochs=seven": "something like 1",
+        "epochs=1.5": "something like 1",
+        "images=few": "something like null",
+        "budget=0": "something like",
+        "budget=param": "one of parameters, both",
+    }.items():
+        with pytest.raises(FireflyError, match=told):
+            options.change(SETTING, [word])
+    assert options.change(SETTING, ["lr=1", "images=9", "long_lr=0.2"]).images == 9
 
 
 def make_rows(accuracy: Callable[[int, int], float]) -> list[dict[str, Any]]:

@@ -45,8 +45,9 @@ class DeepLine(Line):
     setting: Deep
 
     def budget(self, step: int, present: int) -> Budget:
-        room = firefly.Parameters(self.room(step, present)) & firefly.Multiples(self.setting.multiple)
-        return room & firefly.Neurons(fraction=self.setting.more) if self.setting.budget == "neurons" else room
+        found = super().budget(step, present)
+        bounded = self.setting.budget == "neurons"
+        return found & firefly.Parameters(self.room(step, present)) if bounded else found
 
     def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
         widths = list_blocks(model)

@@ -50,7 +50,7 @@ class Setting:
     split: float = 1.0  # ε of a split
     new: float = 0.03  # ε of a new neuron
     candidates: int = 50  # m', new neurons per width
-    budget: str = "parameters"  # what a growth may spend: up to the next size; or "neurons", "flops": `more` of it
+    budget: str = "parameters"  # up to the next size; "both": FLOPs by the same factor; "neurons", "flops": by `more`
     more: float = 0.3
     power: float = 1.0  # candidates are ranked by gain / cost^power
     multiple: int = 1  # of which the grown widths are multiples: 8 trains faster on a GPU
@@ -61,6 +61,7 @@ class Setting:
     held_out: int = 0  # training images to measure on, instead of the test set
 
 
+BUDGETS = ("parameters", "both", "neurons", "flops")
 START = ("epochs", "batch", "lr", "weight_decay", "images", "held_out")  # what the start network depends on
 
 
@@ -187,14 +188,13 @@ class Line:
     def budget(self, step: int, present: int) -> Budget:
         how = self.setting
         even = firefly.Multiples(how.multiple)
-        if how.budget == "neurons":
-            return firefly.Neurons(fraction=how.more) & even
-        if how.budget == "flops":
-            return firefly.Flops(fraction=how.more) & even
+        if how.budget in ("neurons", "flops"):
+            return (firefly.Neurons if how.budget == "neurons" else firefly.Flops)(fraction=how.more) & even
         room = self.room(step, present)
         if room <= 0:
             raise FireflyError(f"size {how.sizes[step - 1]:.2%} of the full network is no more than it has already")
-        return firefly.Parameters(room) & even
+        flops = firefly.Flops(fraction=room / present) & even
+        return firefly.Parameters(room) & (flops if how.budget == "both" else even)
 
     def room(self, step: int, present: int) -> int:
         """Parameters up to the next size."""

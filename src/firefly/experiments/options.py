@@ -16,7 +16,7 @@ from torch import nn
 
 from firefly.errors import FireflyError
 from firefly.experiments import curves
-from firefly.experiments.lineage import Setting, World
+from firefly.experiments.lineage import BUDGETS, Setting, World
 from firefly.experiments.rows import Row, settings
 from firefly.training.fit import find_device
 from firefly.vision.data import Images, hold_out
@@ -68,7 +68,18 @@ def change(setting: Some, words: list[str]) -> Some:
         except ValueError:
             found = value
         changes[key] = tuple(found) if isinstance(found, list) else found
+        if not fits(getattr(setting, key), changes[key]):
+            raise FireflyError(f"--set {word}: {key} is something like {json.dumps(getattr(setting, key))}")
+        if key == "budget" and found not in BUDGETS:
+            raise FireflyError(f"--set {word}: a budget is one of {', '.join(BUDGETS)}")
     return replace(setting, **changes)
+
+
+def fits(old: Any, new: Any) -> bool:
+    """Whether a value is of the kind of the one before; a number that may be missing is None."""
+    if old is None or new is None:
+        return old is new or isinstance(new or old, (int, float))
+    return type(new) is type(old) or (isinstance(old, float) and type(new) is int)
 
 
 def make_world(
