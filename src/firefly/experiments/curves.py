@@ -128,8 +128,9 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     middle.set(xlabel="MFLOPs of one image, forward")
     middle.sharey(left)
     number_axis(middle, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
-    left.legend(fontsize="small", loc="lower right")
-    draw_seconds(right, lines, colors)
+    named = draw_seconds(right, lines, colors)
+    others = {label: mark for mark, label in zip(*left.get_legend_handles_labels()) if label not in named}
+    left.legend(others.values(), others.keys(), fontsize="small", loc="lower right")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "wider"}):  # the same rows give the same files
@@ -183,11 +184,11 @@ def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
                 continue
             style = {"marker": "*", "markersize": 11, "color": colors[name], "capsize": 2, "ls": "none"}
             place = summarise(map(size, rows))[0]
-            axes.errorbar([place], [mean], [error], **style, label=f"{name}, {rows[0]['epochs']} epochs")
+            axes.errorbar([place], [mean], [error], **style, label=f"{name}, trained for long")
 
 
-def draw_seconds(axes: Any, lines: Lines, colors: Any) -> None:
-    """How long one growth takes: the mean over all growths of a method."""
+def draw_seconds(axes: Any, lines: Lines, colors: Any) -> list[str]:
+    """How long one growth takes, the mean over all growths of a method; which ones have a bar, that names their colour."""
     took = {
         n: [r["growth_seconds"] for rows in steps.values() for r in rows if r.get("growth_seconds")]
         for n, steps in lines.items()
@@ -201,3 +202,4 @@ def draw_seconds(axes: Any, lines: Lines, colors: Any) -> None:
     axes.set(xlabel="seconds for one growth")
     axes.margins(x=0.25)
     axes.invert_yaxis()
+    return list(took)
