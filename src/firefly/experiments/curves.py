@@ -188,7 +188,7 @@ def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
 
 
 def draw_seconds(axes: Any, lines: Lines, colors: Any) -> list[str]:
-    """How long one growth takes, the mean over all growths of a method; which ones have a bar, that names their colour."""
+    """How long one growth takes, the mean over all growths of a method; returns the names of the bars."""
     took = {
         n: [r["growth_seconds"] for rows in steps.values() for r in rows if r.get("growth_seconds")]
         for n, steps in lines.items()
