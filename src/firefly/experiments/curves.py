@@ -130,7 +130,8 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     number_axis(middle, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
     named = draw_seconds(right, lines, colors)
     others = {label: mark for mark, label in zip(*left.get_legend_handles_labels()) if label not in named}
-    left.legend(others.values(), others.keys(), fontsize="small", loc="lower right")
+    if others:
+        left.legend(others.values(), others.keys(), fontsize="small", loc="lower right")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "wider"}):  # the same rows give the same files
