@@ -200,7 +200,7 @@ def draw_seconds(axes: Any, lines: Lines, colors: Any) -> list[str]:
     for place, values in zip(places, took.values()):
         axes.annotate(f" {statistics.fmean(values):.2g}", (statistics.fmean(values), place), va="center", fontsize=9)
     axes.set_yticks(list(places), list(took))
-    axes.set(xlabel="seconds for one growth")
+    axes.set(xlabel="seconds for one growth,\nwith compilation of kernels")
     axes.margins(x=0.25)
     axes.invert_yaxis()
     return list(took)
