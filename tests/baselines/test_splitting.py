@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import firefly
 from firefly.baselines import splitting
-from firefly.baselines.splitting import Softened, dot, find_directions, find_lowest, multiply, score_curvature
+from firefly.baselines.splitting import dot, find_directions, find_lowest, multiply, score_curvature
 from firefly.experiments.rbf import RBF, draw_network, draw_truth, mean_square, train
 from firefly.overgrown import OverGrown
 from firefly.scores import Steps, mean_loss
@@ -136,19 +136,6 @@ def explicit(product, like: dict[str, Tensor], tensors: list[str]) -> Tensor:
             found = product(unit)
             columns.append(torch.cat([found[key].view(len(found[key]), -1) for key in tensors], 1))
     return torch.stack(columns, 2)
-
-
-def test_relu_gets_the_curvature_of_a_softplus_and_keeps_its_slope() -> None:
-    u = torch.tensor([-1.0, -0.1, 0.2, 2.0], dtype=torch.float64, requires_grad=True)
-    for call in (nn.ReLU(), nn.ReLU(inplace=True), torch.relu, lambda x: x.relu()):
-        with Softened(3.0):
-            out = call(u * 1)
-        (slope,) = torch.autograd.grad(out.sum(), u, create_graph=True)
-        (curvature,) = torch.autograd.grad(slope.sum(), u)
-        s = torch.sigmoid(3 * u.detach())
-        assert torch.equal(out, u.detach().clamp(min=0))
-        assert torch.equal(slope, (u > 0).double())
-        assert torch.allclose(curvature, 3 * s * (1 - s))
 
 
 def test_grow_splits_the_neuron_with_the_lowest_eigenvalue() -> None:

@@ -15,11 +15,10 @@ from itertools import islice
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
+from firefly.baselines.twice import TwiceDifferentiable
 from firefly.budget import select
 from firefly.descent import Method
 from firefly.errors import FireflyError
@@ -106,7 +105,7 @@ def multiply(over: OverGrown, loss: Loss, batches: list[Any], vectors: Vectors, 
     try:
         for batch in batches:
             # the fused attentions cannot be differentiated twice
-            with over.attached(unit), Softened(sharpness), sdpa_kernel(SDPBackend.MATH):
+            with over.attached(unit), TwiceDifferentiable(sharpness), sdpa_kernel(SDPBackend.MATH):
                 value = scalar_loss(loss, over.model, batch)
                 for name, found in zip(product, _differentiate_twice(value, free, vectors)):
                     product[name] += found / len(batches)
@@ -224,47 +223,3 @@ def count_weights(over: OverGrown, vectors: Vectors) -> PerNeuron:
     """How many weights every neuron owns."""
     ones = {name: torch.ones_like(vector) for name, vector in vectors.items()}
     return dot(over, ones, ones)
-
-
-# ---- ReLU ------------------------------------------------------------------------------------------------------------
-
-
-class Softened(TorchFunctionMode):
-    """ReLU as it is, but with the second derivative of a softplus: its own is zero almost everywhere."""
-
-    def __init__(self, sharpness: float) -> None:
-        super().__init__()
-        self.sharpness = sharpness
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (F.relu, torch.relu, Tensor.relu) and args:
-            return _Rectify.apply(args[0], self.sharpness)
-        return func(*args, **(kwargs or {}))
-
-
-class _Rectify(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, sharpness: float) -> Tensor:
-        ctx.save_for_backward(u)
-        ctx.sharpness = sharpness
-        return u.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * _Gate.apply(ctx.saved_tensors[0], ctx.sharpness), None
-
-
-class _Gate(torch.autograd.Function):
-    """The slope of ReLU; its derivative is that of a sigmoid."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, sharpness: float) -> Tensor:
-        ctx.save_for_backward(u)
-        ctx.sharpness = sharpness
-        return (u > 0).to(u.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (u,) = ctx.saved_tensors
-        s = torch.sigmoid(ctx.sharpness * u)
-        return gradient * ctx.sharpness * s * (1 - s), None
