@@ -197,8 +197,8 @@ def draw_seconds(axes: Any, lines: Lines, colors: Any) -> list[str]:
     took = {name: values for name, values in took.items() if values}
     places = range(len(took))
     axes.barh(places, [statistics.fmean(values) for values in took.values()], color=[colors[name] for name in took])
-    for place, values in zip(places, took.values()):
-        axes.annotate(f" {statistics.fmean(values):.2g}", (statistics.fmean(values), place), va="center", fontsize=9)
+    for place, mean in zip(places, map(statistics.fmean, took.values())):
+        axes.annotate(f" {mean:.0f}" if mean >= 10 else f" {mean:.1f}", (mean, place), va="center", fontsize=9)
     axes.set_yticks(list(places), list(took))
     axes.set(xlabel="seconds for one growth,\nwith compilation of kernels")
     axes.margins(x=0.25)
