@@ -75,8 +75,7 @@ def convolve(
     groups: int = 1,
 ) -> Tensor:
     """func(...), a convolution that may have groups."""
-    plain = groups == 1 or isinstance(padding, str) or input.ndim != weight.ndim or input.dtype != weight.dtype
-    if plain:
+    if groups == 1 or isinstance(padding, str) or input.ndim != weight.ndim or input.dtype != weight.dtype:
         return func(input, weight, bias, stride, padding, dilation, groups)
     stride, padding, dilation = (_repeat(value, weight.ndim - 2) for value in (stride, padding, dilation))
     out = _Convolve.apply(input, weight, (stride, padding, dilation, False, [0] * len(stride), groups))

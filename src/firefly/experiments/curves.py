@@ -194,13 +194,13 @@ def draw_seconds(axes: Any, lines: Lines, colors: Any) -> list[str]:
         n: [r["growth_seconds"] for rows in steps.values() for r in rows if r.get("growth_seconds")]
         for n, steps in lines.items()
     }
-    took = {name: values for name, values in took.items() if values}
-    places = range(len(took))
-    axes.barh(places, [statistics.fmean(values) for values in took.values()], color=[colors[name] for name in took])
-    for place, mean in zip(places, map(statistics.fmean, took.values())):
+    means = {name: statistics.fmean(values) for name, values in took.items() if values}
+    places = range(len(means))
+    axes.barh(places, list(means.values()), color=[colors[name] for name in means])
+    for place, mean in zip(places, means.values()):
         axes.annotate(f" {mean:.0f}" if mean >= 10 else f" {mean:.1f}", (mean, place), va="center", fontsize=9)
-    axes.set_yticks(list(places), list(took))
+    axes.set_yticks(list(places), list(means))
     axes.set(xlabel="seconds for one growth,\nwith compilation of kernels")
     axes.margins(x=0.25)
     axes.invert_yaxis()
-    return list(took)
+    return list(means)
