@@ -28,7 +28,6 @@ from firefly.vision import models
 from firefly.vision.data import Images
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (VGG19, MOBILENET)}
-KNOWN = [method for method in METHODS if method != "firefly-deeper"]  # whose first growth adds widths to those traced
 
 
 def measure(line: Line, width: int, more: float) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def measure(line: Line, width: int, more: float) -> dict[str, Any]:
         model, optimizer = prepare(line, width)
         before = count(model)
         start = time.perf_counter()
-        line.grow(line, model, optimizer, budget, 1)
+        line.grow(line, model, optimizer, budget, 2)
         wait(line.world.device)
         seconds.append(time.perf_counter() - start)
     device = line.world.device
@@ -66,6 +65,8 @@ def prepare(line: Line, width: int) -> tuple[torch.nn.Module, torch.optim.SGD]:
     gpu = line.world.device.type == "cuda"
     model = line.world.make(width).to(line.world.device)
     model = model.to(memory_format=torch.channels_last) if gpu else model  # type: ignore[call-overload]
+    if line.method == "firefly-deeper":  # as its first growth does
+        firefly.deepen(model, line.example(1))
     line.anatomy = None
     line.trace(model, 1)
     wait(line.world.device)
@@ -98,7 +99,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--widths", nargs="+", type=int, default=[32], help="channels of every layer before the growth")
-    parser.add_argument("--methods", nargs="+", choices=KNOWN, default=KNOWN, help="which to measure")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="which to measure")
     parser.add_argument("--more", type=float, default=0.45, help="parameters to add, as a share of those present")
     parser.add_argument("--child", type=int, default=2, help="epochs that NASH trains each of its eight children")
     parser.add_argument("--images", type=int, default=50_000)

@@ -125,23 +125,27 @@ def find_experiment(name: str) -> Any:
 
 # ---- report ----------------------------------------------------------------------------------------------------------
 
-REPORT = """The file holds one network per line; each line names its experiment, and that experiment draws them.
+REPORT = """A file holds one network per line; each line names its experiment, and that experiment draws them.
 
   firefly report results/toy.jsonl
   firefly report runs/toy/toy.jsonl --out figures
+  firefly report results/wider-mobilenet.jsonl results/growth-seconds.jsonl    (seconds of benchmarks/growth_seconds.py)
 """
 
 
 def add_report(add: Callable[..., ArgumentParser]) -> None:
-    parser = add("report", report_results, "print the table and draw the figures of a results file", REPORT)
-    parser.add_argument("results", type=Path, metavar="FILE.jsonl")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (beside the file)")
+    parser = add("report", report_results, "print the table and draw the figures of results files", REPORT)
+    parser.add_argument("results", type=Path, nargs="+", metavar="FILE.jsonl")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (beside the first file)")
 
 
 def report_results(args: Namespace) -> None:
-    rows = read_results(args.results)
-    for name in dict.fromkeys(row["experiment"] for row in rows):
-        path = (args.out or args.results.parent) / f"{name}.png"
+    rows = [row for path in args.results for row in read_results(path)]
+    names = dict.fromkeys(row["experiment"] for row in rows if "benchmark" not in row)
+    if not names:
+        raise FireflyError(f"{args.results[0]} only has seconds: name the file of the networks first")
+    for name in names:
+        path = (args.out or args.results[0].parent) / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         experiment, mine = find_experiment(name), [row for row in rows if row["experiment"] == name]
         print(experiment.table(mine))

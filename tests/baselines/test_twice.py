@@ -71,13 +71,24 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def count_calls(channels: int) -> int:
-    layer = nn.Conv2d(channels, channels, 3, groups=channels)
-    x = torch.randn(2, channels, 5, 5, requires_grad=True)
-    with Counted() as counted:
+def count_calls(channels: int, half: bool) -> int:
+    layer, kind = nn.Conv2d(channels, channels, 3, groups=channels), torch.bfloat16 if half else torch.float32
+    x = torch.randn(2, channels, 5, 5, dtype=kind, requires_grad=True)
+    with Counted() as counted, torch.autocast("cpu", torch.bfloat16, half, cache_enabled=False):
         differentiate(layer, x, TwiceDifferentiable(3.0))
     return counted.calls
 
 
-def test_the_work_does_not_grow_with_the_groups() -> None:
-    assert count_calls(4) == count_calls(16)
+@pytest.mark.parametrize("half", [False, True])
+def test_the_work_does_not_grow_with_the_groups(half: bool) -> None:
+    assert count_calls(4, half) == count_calls(16, half)
+
+
+def test_autocast_is_obeyed() -> None:
+    layer, x = nn.Conv2d(4, 4, 3, groups=4, bias=False), torch.randn(2, 4, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = layer(x)
+        with TwiceDifferentiable(3.0):
+            found, doubled = layer(x), torch.conv2d(x.double(), layer.weight.double(), groups=4)
+    assert found.dtype == expected.dtype == torch.bfloat16 and doubled.dtype == torch.float64
+    torch.testing.assert_close(found, expected, atol=0.01, rtol=0.01)

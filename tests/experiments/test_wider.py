@@ -312,6 +312,39 @@ def test_report_draws_the_figure(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "wider-vgg19.svg").exists()
 
 
+def clock(method: str, seconds: float) -> dict[str, Any]:
+    """A line of benchmarks/growth_seconds.py."""
+    named = {"benchmark": "growth_seconds", "experiment": "wider-vgg19", "method": method}
+    return named | {"growth_seconds": seconds}
+
+
+def test_bars_are_what_the_benchmark_measured_if_it_did() -> None:
+    rows = make_rows(lambda step, seed: 0.5)
+    networks, clocked = curves.set_apart([*rows, clock("firefly", 2.0), clock("firefly", 4.0), clock("nash", 9.0)])
+    assert networks == rows and clocked == {"Firefly": 3.0, "NASH": 9.0}
+    assert curves.table([*rows, clock("firefly", 2.0)]) == curves.table(rows)
+
+
+def test_seconds_on_a_shared_machine_do_not_count() -> None:
+    rows = make_rows(lambda step, seed: 0.5)
+    slow = [{**row, "shared": True, "growth_seconds": 99.0} for row in rows]
+    assert curves.find_seconds(curves.group(rows + slow, False)) == curves.find_seconds(curves.group(rows, False))
+    assert curves.find_seconds(curves.group(slow, False)) == {}
+
+
+def test_report_with_seconds_from_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    networks, seconds = tmp_path / "wider-vgg19.jsonl", tmp_path / "seconds.jsonl"
+    networks.write_text("".join(json.dumps(row) + "\n" for row in make_rows(lambda step, seed: 0.5)))
+    mobile = clock("firefly", 2.0) | {"experiment": "wider-mobilenet"}
+    seconds.write_text(json.dumps(clock("firefly", 2.0)) + "\n" + json.dumps(mobile) + "\n")
+    assert main(["report", str(networks), str(seconds)]) == 0
+    assert "compiled before" in (tmp_path / "wider-vgg19.svg").read_text()
+    assert not (tmp_path / "wider-mobilenet.png").exists()
+    assert main(["report", str(seconds)]) == 2
+    assert "only has seconds" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("experiment", [wider.VGG19, wider.MOBILENET])
 def test_the_sizes_are_within_reach(experiment: wider.Wider) -> None:
     """Every ladder begins above the start network and reaches the sizes that the issue of the experiment asks for."""

@@ -75,11 +75,19 @@ def convolve(
     groups: int = 1,
 ) -> Tensor:
     """func(...), a convolution that may have groups."""
-    if groups == 1 or isinstance(padding, str) or input.ndim != weight.ndim or input.dtype != weight.dtype:
+    if groups == 1 or isinstance(padding, str) or input.ndim != weight.ndim:
         return func(input, weight, bias, stride, padding, dilation, groups)
+    input, weight, bias = _cast(input), _cast(weight), None if bias is None else _cast(bias)
     stride, padding, dilation = (_repeat(value, weight.ndim - 2) for value in (stride, padding, dilation))
     out = _Convolve.apply(input, weight, (stride, padding, dilation, False, [0] * len(stride), groups))
     return out if bias is None else out + bias.reshape(-1, *[1] * len(stride))
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    """As autocast does, if it is on: it works below func, too late to find one type for input and weight."""
+    kind = tensor.device.type
+    doubles = tensor.dtype == torch.float64  # which it leaves alone
+    return tensor if doubles or not torch.is_autocast_enabled(kind) else tensor.to(torch.get_autocast_dtype(kind))
 
 
 def _repeat(value: Any, count: int) -> list[int]:

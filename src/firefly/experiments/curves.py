@@ -66,6 +66,15 @@ def summarise(values: Iterable[float]) -> tuple[float, float, int]:
     return statistics.fmean(found), error, len(found)
 
 
+def set_apart(rows: list[Row]) -> tuple[list[Row], dict[str, float]]:
+    """The networks, and the seconds of one growth by every method, if benchmarks/growth_seconds.py measured them."""
+    clocked = [row for row in rows if row.get("benchmark") == "growth_seconds"]
+    took: dict[str, list[float]] = {}
+    for row in clocked:
+        took.setdefault(LABELS.get(row["method"], str(row["method"])), []).append(row["growth_seconds"])
+    return [row for row in rows if row not in clocked], {name: statistics.fmean(took[name]) for name in took}
+
+
 def group(rows: list[Row], final: bool) -> Lines:
     """Rows by name and step, Firefly first."""
     order = [*LABELS, *LABELS.values()]
@@ -79,6 +88,7 @@ def group(rows: list[Row], final: bool) -> Lines:
 
 def table(rows: list[Row]) -> str:
     """A line per method: accuracy at every size after its round, then the networks that were trained for long."""
+    rows, _ = set_apart(rows)
     if not rows:
         return "nothing measured yet"
     lines = ["accuracy in per cent: mean ± standard error (seeds); share of the full network's parameters"]
@@ -98,10 +108,11 @@ def table(rows: list[Row]) -> str:
             mean, error, seeds = summarise(map(measure, found))
             size, epochs = summarise(row["parameters"] for row in found)[0], found[0]["epochs"]
             flops = summarise(map(find_flops, found))[0]
-            seconds = summarise(count_seconds(row, rows) for row in found)[0]
+            alone = [count_seconds(row, rows) for row in found if not row.get("shared")]
+            seconds = f"{summarise(alone)[0]:.0f}" if alone else ""
             cell = f"{mean:.2f} ± {error:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f}"
             part = f"{100 * found[0]['share']:.2f} %"
-            lines.append(f"{name:28} {size:12,.0f} {part:>8} {flops:7.1f} {epochs:7} {cell:>16} {seconds:8.0f}")
+            lines.append(f"{name:28} {size:12,.0f} {part:>8} {flops:7.1f} {epochs:7} {cell:>16} {seconds:>8}")
     return "\n".join(lines)
 
 
@@ -112,6 +123,7 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    rows, clocked = set_apart(rows)
     figure = Figure(figsize=(14, 5), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(2, 1.6, 0.8))
     lines = group(rows, False)
@@ -128,7 +140,9 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     middle.set(xlabel="MFLOPs of one image, forward")
     middle.sharey(left)
     number_axis(middle, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
-    named = draw_seconds(right, lines, colors)
+    compiled = "kernels compiled before" if clocked else "with compilation of kernels"
+    right.set(xlabel=f"seconds for one growth,\n{compiled}")
+    named = draw_seconds(right, clocked or find_seconds(lines), colors)
     others = {label: mark for mark, label in zip(*left.get_legend_handles_labels()) if label not in named}
     if others:
         left.legend(others.values(), others.keys(), fontsize="small", loc="lower right")
@@ -188,19 +202,28 @@ def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
             axes.errorbar([place], [mean], [error], **style, label=f"{name}, trained for long")
 
 
-def draw_seconds(axes: Any, lines: Lines, colors: Any) -> list[str]:
-    """How long one growth takes, the mean over all growths of a method; returns the names of the bars."""
+def find_seconds(lines: Lines) -> dict[str, float]:
+    """How long one growth took, the mean over all growths of a method that had the machine to themselves."""
     took = {
-        n: [r["growth_seconds"] for rows in steps.values() for r in rows if r.get("growth_seconds")]
-        for n, steps in lines.items()
+        name: [
+            row["growth_seconds"]
+            for rows in steps.values()
+            for row in rows
+            if row.get("growth_seconds") and not row.get("shared")
+        ]
+        for name, steps in lines.items()
     }
-    means = {name: statistics.fmean(values) for name, values in took.items() if values}
+    return {name: statistics.fmean(values) for name, values in took.items() if values}
+
+
+def draw_seconds(axes: Any, means: dict[str, float], colors: Any) -> list[str]:
+    """A bar per method; returns their names."""
+    means = {name: means[name] for name in colors if name in means}
     places = range(len(means))
     axes.barh(places, list(means.values()), color=[colors[name] for name in means])
     for place, mean in zip(places, means.values()):
         axes.annotate(f" {mean:.0f}" if mean >= 10 else f" {mean:.1f}", (mean, place), va="center", fontsize=9)
     axes.set_yticks(list(places), list(means))
-    axes.set(xlabel="seconds for one growth,\nwith compilation of kernels")
     axes.margins(x=0.25)
     axes.invert_yaxis()
     return list(means)

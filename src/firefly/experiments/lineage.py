@@ -81,6 +81,7 @@ class World:
     augment: bool | str = True  # crop and mirror; "crop" never mirrors
     deadline: float = float("inf")  # time.monotonic() after which no step is begun
     say: Callable[[str], None] = print
+    shared: bool = False  # with other runs on the same machine: seconds say little
 
     @cached_property
     def full(self) -> int:
@@ -317,6 +318,7 @@ class Line:
             "widths": list_channels(model),
             "layers": {name: layer.make.weight.shape[0] for name, layer in find_layers(model).items()},
             "device": device,
+            **({"shared": True} if world.shared else {}),
             "config": json.loads(json.dumps(asdict(how))),
         }
 

@@ -44,6 +44,7 @@ def add_options(
     parser.add_argument("--data", type=Path, help="the folder of the data sets (FIREFLY_DATA, else data)")
     parser.add_argument("--out", type=Path, help=f"the results ({folder}/results.jsonl)")
     parser.add_argument("--runs", type=Path, help=f"trainings under way ({folder})")
+    parser.add_argument("--shared", action="store_true", help="other runs use the machine: do not count the seconds")
     parser.add_argument("--device", help="cuda or cpu (what there is)")
     keys = ", ".join(field.name for field in fields(setting))
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=f"other settings: {keys}")
@@ -111,6 +112,7 @@ def make_world(
         augment,
         time.monotonic() + 60 * args.minutes if args.minutes else float("inf"),
         lambda text: print(text, flush=True),
+        args.shared,
     )
 
 
