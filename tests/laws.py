@@ -244,13 +244,13 @@ def in_double(entry: Entry) -> Entry:
 
 
 @torch.no_grad()
-def loss_on(model: nn.Module, entry: Entry) -> float:
-    """The mean loss on the entry's batches, in the model's own mode with dropout off and its buffers unchanged."""
+def loss_on(model: nn.Module, entry: Entry, count: int | None = None) -> float:
+    """The mean loss on (so many of) the entry's batches, in the model's own mode, dropout off, buffers unchanged."""
     model = copy.deepcopy(model)
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.training = False
-    values = [entry.loss(model, batch).item() for batch in entry.batches()]
+    values = [entry.loss(model, batch).item() for batch in entry.batches()[:count]]
     return sum(values) / len(values)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import firefly
+from firefly.checks import hold_batches
 from laws import (
     SMALL,
     assert_grown_is_overgrown,
@@ -315,8 +316,34 @@ def test_an_endless_generator_is_read_for_as_many_steps_as_there_are() -> None:
             read[0] += 1
             yield entry.batches()[read[0] % 4]
 
-    assert grow(entry.make(), entry, batches=generate(), steps=6).neurons > 0
+    assert grow(entry.make(), entry, batches=generate(), steps=6, evaluate_on=2).neurons > 0
     assert read[0] <= 8
+
+
+class Shuffled:
+    """A loader that gives its batches in another order every time."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.random = count, torch.Generator().manual_seed(0)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(self.count, generator=self.random).tolist()
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 8, 20])
+@pytest.mark.parametrize("kind", [range, Shuffled, lambda count: iter(range(count))])
+def test_step_one_does_not_see_the_batches_of_the_scores(kind: Any, count: int) -> None:
+    batches, held = hold_batches(kind(count), steps=100, count=4)
+    assert len(held) == min(4, count // 2)
+    assert sorted([*held, *batches]) == list(range(count))
+    again = list(batches)
+    assert len(again) == count - len(held)
+    assert kind is Shuffled or not {*held} & {*again}
+
+
+def test_a_single_batch_serves_for_both() -> None:
+    batches, held = hold_batches([5], steps=3, count=8)
+    assert list(batches) == held == [5]
 
 
 def test_batches_that_can_be_read_only_once_do_not_hang() -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -53,15 +53,32 @@ def pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
 
 
 def hold_batches(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterable[Any], list[Any]]:
-    """The batches for step one, and the first few in memory for scores and losses."""
+    """The batches of step one, and others, in memory, for scores and losses: step one fits the noise of its own.
+
+    At most half of them are held; of a single batch both are made.
+    """
     if not isinstance(batches, Iterable):
         raise FireflyError(f"batches must be an iterable of batches, not {type(batches).__name__}")
     if iter(batches) is batches:
-        batches = list(islice(batches, steps))
-    held = list(islice(batches, count))
-    if not held:
+        batches = list(islice(batches, steps + count))
+    way = iter(batches)
+    first = list(islice(way, 2 * count))
+    if not first:
         raise FireflyError("there are no batches: pass at least one, as loss(model, batch) takes it")
-    return batches, held
+    held = first[: max(1, min(count, len(first) // 2))]
+    return (Rest(batches, chain(first[len(held) :], way), len(held)) if len(first) > 1 else batches), held
+
+
+class Rest:
+    """All batches but the first few; at first the rest of the pass that these are from, as a loader may shuffle."""
+
+    def __init__(self, batches: Iterable[Any], begun: Iterable[Any], skip: int) -> None:
+        self.batches, self.skip = batches, skip
+        self.begun: Iterable[Any] | None = begun
+
+    def __iter__(self) -> Iterator[Any]:
+        begun, self.begun = self.begun, None
+        yield from islice(self.batches, self.skip, None) if begun is None else begun
 
 
 class WithoutDropout(TorchFunctionMode):

@@ -77,7 +77,7 @@ def grow(
         widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
         seed: growth is deterministic for a seed and leaves the global random state alone.
         steps, lr: of step one (Adam on δ, falling linearly).
-        evaluate_on: how many batches serve for the scores and the reported losses.
+        evaluate_on: how many batches, the first and at most half, are kept from step one for scores and losses.
         rank: "decrease" ranks by the predicted decrease D; "magnitude" by |s|, as in the paper.
         path: "joint" integrates all candidates at once; "single" one by one, exact and slow.
         also: models of the same architecture that grow in the same way, such as an `AveragedModel`.

@@ -47,6 +47,7 @@ class Setting:
     steps: int = 195  # of step one, with batches of twice the size: one epoch
     rate: float = 0.02  # of step one
     evaluate_on: int = 8  # such batches for the scores of a growth
+    unseen: bool = False  # whether these are others than those of step one
     split: float = 1.0  # ε of a split
     new: float = 0.03  # ε of a new neuron
     candidates: int = 50  # m', new neurons per width
@@ -165,16 +166,16 @@ class Line:
     # ---- a growth ------------------------------------------------------------------------------------------------
 
     def batches(self, step: int) -> Batches:
-        """An epoch's batches for a growth, twice as large as those of training."""
-        precision = check_precision(None, self.world.device)
-        lines = self.world.device.type == "cuda" and precision == "bf16"
+        """An epoch's batches for a growth, twice as large as those of training; `grow` holds the first ones apart."""
+        lines = self.world.device.type == "cuda" and check_precision(None, self.world.device) == "bf16"
         data = upload(self.world.train, self.world.device, augment=self.world.augment, channels_last=lines)
-        return Batches(data, draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000))
+        table = draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000)
+        again = table[: 0 if self.setting.unseen else self.setting.evaluate_on]
+        return Batches(data, torch.cat([again, table]))
 
     def example(self, step: int) -> Tensor:
         """A few images, to trace and to deepen the network with."""
-        images: Tensor = self.batches(step)[0][0]
-        return images[:8]
+        return self.batches(step)[0][0][:8]
 
     def trace(self, model: nn.Module, step: int) -> Anatomy:
         """The widths of the network: traced before the first growth, known from then on."""
@@ -237,8 +238,7 @@ class Line:
         model = self.make_start()
         optimizer = self.make_optimizer(model)
         line = self if step else self.start
-        history = line.train(model, line.folder(step), self.setting.epochs, step, optimizer)
-        return State(model, optimizer, history)
+        return State(model, optimizer, line.train(model, line.folder(step), self.setting.epochs, step, optimizer))
 
     def take_step(self, state: State | None, step: int, write: bool) -> State:
         """Grow and train for a round; a training that was begun is taken up instead."""
