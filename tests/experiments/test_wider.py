@@ -14,6 +14,7 @@ from torch import nn
 
 from firefly import baselines
 from firefly.budget import select
+from firefly.checks import hold_batches
 from firefly.cli import main
 from firefly.descent import Method
 from firefly.errors import FireflyError
@@ -102,6 +103,19 @@ def test_gains_count_per_power_of_the_cost(method: Method) -> None:
         assert ranked.select.func is select and ranked.select.keywords["power"] == 0.5  # type: ignore[attr-defined]
         kept = getattr(method.select, "keywords", {})
         assert kept.items() <= ranked.select.keywords.items()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_the_batches_of_the_scores_are_those_of_step_one_or_others(world: World, unseen: bool) -> None:
+    setting = replace(SETTING, batch=8, evaluate_on=2, unseen=unseen)
+    step_one, held = hold_batches(Line("firefly", 0, setting, world).batches(1), 6, 2)
+    seen = [any(torch.equal(images, batch[0]) for batch in step_one) for images, _ in held]
+    assert seen == [not unseen] * 2
+
+
+def test_a_shared_machine_is_told(world: World) -> None:
+    assert wider.measure(replace(world, shared=True), SETTING, "uniform", 0)
+    assert all(row["shared"] for row in options.read_rows(world.results))
 
 
 def test_methods_share_their_start(world: World) -> None:
