@@ -69,10 +69,10 @@ def find_loss(line: Line, model: nn.Module) -> float:
 
 def train(experiment: Wider, how: argparse.Namespace, setting: Setting, width: int) -> tuple[Line, nn.Module]:
     """A network with so many channels everywhere after a round, and the line that it begins."""
-    world = replace(experiment.make_world(how, setting), start=width)
+    world = replace(experiment.make_world(how, setting), start=width, folder=how.runs / str(width))
     line = Line("start", how.seed, setting, world)
     model = line.make_start()
-    line.train(model, how.runs / f"{experiment.name}-{width}-{how.seed}", setting.epochs, 0, line.make_optimizer(model))
+    line.train(model, line.folder(0), setting.epochs, 0, line.make_optimizer(model))
     return line, model
 
 
