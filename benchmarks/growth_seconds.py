@@ -22,7 +22,7 @@ import torch
 import firefly
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, Setting, World
-from firefly.experiments.rows import append, count, list_channels
+from firefly.experiments.rows import append, count, hardware, list_channels
 from firefly.experiments.wider import MOBILENET, VGG19
 from firefly.vision import models
 from firefly.vision.data import Images
@@ -42,7 +42,6 @@ def measure(line: Line, width: int, more: float) -> dict[str, Any]:
         line.grow(line, model, optimizer, budget, 2)
         wait(line.world.device)
         seconds.append(time.perf_counter() - start)
-    device = line.world.device
     return {
         "benchmark": "growth_seconds",
         "experiment": line.world.experiment,
@@ -54,7 +53,7 @@ def measure(line: Line, width: int, more: float) -> dict[str, Any]:
         "with_compilation": round(seconds[0], 3),
         "child": line.setting.child if line.method == "nash" else None,
         "images": len(line.world.train),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": hardware(line.world.device),
         "torch": torch.__version__,
     }
 

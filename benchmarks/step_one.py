@@ -11,7 +11,6 @@ set apart, augmented in the same way, with the statistics of the batch as in tra
 
 import argparse
 import copy
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,12 @@ import firefly
 from firefly.experiments import options
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, Setting
-from firefly.experiments.rows import append, count, list_channels
+from firefly.experiments.rows import append, count, hardware, list_channels
 from firefly.experiments.wider import MOBILENET, VGG19, Wider
 from firefly.training.resident import Batches, draw, upload
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (VGG19, MOBILENET)}
+KNOWN = [method for method in METHODS if method != "firefly-deeper"]  # whose layers come before its first growth
 APART = 10_000  # images
 
 
@@ -35,11 +35,9 @@ def measure(line: Line, start: nn.Module, words: list[str]) -> dict[str, Any]:
     """One line of the results."""
     model = copy.deepcopy(start)
     budget = firefly.Parameters(fraction=0.45) & firefly.Multiples(line.setting.multiple)
-    before, begin = find_loss(line, model), time.perf_counter()
+    before = find_loss(line, model)
     assert line.grow is not None
     growth = line.grow(line, model, line.make_optimizer(model), budget, 2).growth
-    reported = (growth.loss_before, growth.loss_overgrown, growth.loss_after)
-    device = line.world.device
     return {
         "benchmark": "step_one",
         "experiment": line.world.experiment,
@@ -47,12 +45,11 @@ def measure(line: Line, start: nn.Module, words: list[str]) -> dict[str, Any]:
         "tried": words,
         "parameters": [count(start), count(model)],
         "widths": list_channels(model),
-        "losses": reported,
+        "losses": (growth.loss_before, growth.loss_overgrown, growth.loss_after),
         "predicted": growth.predicted,
         "apart": (before, find_loss(line, model)),
-        "growth_seconds": round(time.perf_counter() - begin, 3),
         "config": options.plain(line.setting),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": hardware(line.world.device),
         "torch": torch.__version__,
     }
 
@@ -80,7 +77,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--try", dest="tries", nargs="+", action="append", metavar="KEY=VALUE", help="other settings")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["firefly", "firefly-split"])
+    parser.add_argument("--methods", nargs="+", choices=KNOWN, default=["firefly", "firefly-split"])
     parser.add_argument("--widths", nargs="+", type=int, help="channels of every layer before the growth (the start's)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, help="the folder of the data sets (FIREFLY_DATA, else data)")

@@ -143,7 +143,7 @@ def report_results(args: Namespace) -> None:
     rows = [row for path in args.results for row in read_results(path)]
     names = dict.fromkeys(row["experiment"] for row in rows if "benchmark" not in row)
     if not names:
-        raise FireflyError(f"{args.results[0]} only has seconds: name the file of the networks first")
+        raise FireflyError(f"{args.results[0]} only has benchmarks: name the file of the networks first")
     for name in names:
         path = (args.out or args.results[0].parent) / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

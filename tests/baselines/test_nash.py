@@ -14,6 +14,7 @@ from laws import (
     assert_optimizer_fits,
     assert_untouched,
     in_double,
+    loss_on,
     make_trained,
     run,
     snapshot,
@@ -72,6 +73,14 @@ def test_neighbours_differ_and_have_the_same_number_of_neurons() -> None:
     sizes = [tuple(child.features[k].out_channels for k in (0, 4, 7)) for child in children]
     assert {sum(size) for size in sizes} == {30 + 9}
     assert len(set(sizes)) > 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_reported_loss_is_that_of_the_batches_asked_for(count: int) -> None:
+    entry = ZOO["mlp"]
+    model, _ = make_trained(entry)
+    before = loss_on(model, entry, count)
+    assert climb(model, entry, evaluate_on=count).loss_before == pytest.approx(before, rel=1e-5)
 
 
 def test_of_equal_neighbours_the_first_wins() -> None:

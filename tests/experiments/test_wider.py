@@ -356,7 +356,7 @@ def test_report_with_seconds_from_another_file(tmp_path: Path, capsys: pytest.Ca
     assert "compiled before" in (tmp_path / "wider-vgg19.svg").read_text()
     assert not (tmp_path / "wider-mobilenet.png").exists()
     assert main(["report", str(seconds)]) == 2
-    assert "only has seconds" in capsys.readouterr().err
+    assert "only has benchmarks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("experiment", [wider.VGG19, wider.MOBILENET])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from firefly.baselines.random import keep_best, predict_nothing
 from firefly.baselines.uniform import keep_start
 from firefly.budget import LEAST, Budget, Chosen, Neurons
 from firefly.candidates import Kind, New, Split
-from firefly.checks import hold_batches, pick_widths
+from firefly.checks import pick_widths
 from firefly.descent import Method, Widths, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth, join
@@ -76,7 +77,7 @@ def nash(
     anatomy = trace(model, example) if anatomy is None else anatomy
     shared: dict[str, Any] = {
         "loss": loss,
-        "batches": hold_batches(batches, evaluate_on, evaluate_on)[1],
+        "batches": list(islice(batches, 2 * evaluate_on)),  # `grow` leaves half of them to step one
         "example": example,
         "evaluate_on": evaluate_on,
     }

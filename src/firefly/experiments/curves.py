@@ -68,11 +68,12 @@ def summarise(values: Iterable[float]) -> tuple[float, float, int]:
 
 def set_apart(rows: list[Row]) -> tuple[list[Row], dict[str, float]]:
     """The networks, and the seconds of one growth by every method, if benchmarks/growth_seconds.py measured them."""
-    clocked = [row for row in rows if row.get("benchmark") == "growth_seconds"]
     took: dict[str, list[float]] = {}
-    for row in clocked:
-        took.setdefault(LABELS.get(row["method"], str(row["method"])), []).append(row["growth_seconds"])
-    return [row for row in rows if row not in clocked], {name: statistics.fmean(took[name]) for name in took}
+    for row in rows:
+        if row.get("benchmark") == "growth_seconds":
+            took.setdefault(LABELS.get(row["method"], str(row["method"])), []).append(row["growth_seconds"])
+    networks = [row for row in rows if "benchmark" not in row]
+    return networks, {name: statistics.fmean(values) for name, values in took.items()}
 
 
 def group(rows: list[Row], final: bool) -> Lines:

@@ -25,7 +25,7 @@ import firefly
 from firefly.anatomy import Anatomy
 from firefly.budget import Budget
 from firefly.errors import FireflyError
-from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, latest, list_channels
+from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, hardware, latest, list_channels
 from firefly.residual import find_layers
 from firefly.training import History, evaluate, fit
 from firefly.training.precision import autocast, check_precision
@@ -300,7 +300,6 @@ class Line:
     def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
         how, world = self.setting, self.world
         measured = "held_accuracy" if how.held_out else "test_accuracy"
-        device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
         return {
             "experiment": world.experiment,
             "method": self.method,
@@ -317,7 +316,7 @@ class Line:
             "train_seconds": round(history.seconds, 2),
             "widths": list_channels(model),
             "layers": {name: layer.make.weight.shape[0] for name, layer in find_layers(model).items()},
-            "device": device,
+            "device": hardware(world.device),
             **({"shared": True} if world.shared else {}),
             "config": json.loads(json.dumps(asdict(how))),
         }

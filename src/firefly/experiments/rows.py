@@ -64,6 +64,10 @@ def brief(growth: firefly.Growth) -> Row:
     }
 
 
+def hardware(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
