@@ -198,11 +198,13 @@ def test_rows_from_before_a_setting_was_known_have_its_default(world: World) -> 
         assert wider.measure(world, SETTING, method, 0)
     rows = options.read_rows(world.results)
     for row in rows:
-        del row["config"]["long_lr"]
+        del row["config"]["long_lr"], row["config"]["unseen"]
     world.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert len(options.read_own(world.results, SETTING)) == len(rows)
     assert len(options.read_own(world.results, replace(SETTING, long_lr=0.1))) == len(rows) - 2
     assert len(wider.find_rows(world.results, SETTING)) == len(rows)  # the full network once
+    late = [row | {"seed": 1, "config": row["config"] | {"unseen": False}} for row in rows]
+    assert wider.VGG19.table(rows + late).count("uniform") == 2  # the rounds, and trained for long: one line each
 
 
 def test_networks_that_never_grow(world: World) -> None:

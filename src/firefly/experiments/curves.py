@@ -31,7 +31,7 @@ LABELS = {
     "full": "full network",
     "start": "start",
 }
-COLORS = (*(f"C{number}" for number in range(10)), "navy", "gold", "teal")
+COLORS = (*(f"C{number}" for number in range(10)), "navy", "gold", "teal", "magenta")
 RECIPE = ("batch", "lr", "long_lr", "weight_decay", "images")  # what the full network depends on, beside its epochs
 
 
@@ -191,16 +191,18 @@ def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any, size: Size) 
 
 
 def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
-    """Networks that were trained on, as stars; the full one as a horizontal line."""
+    """Networks that were trained on, as stars, those from scratch as crosses; the full one as a horizontal line."""
     for name, steps in lines.items():
         for rows in steps.values():
             mean, error, _ = summarise(map(measure, rows))
             if rows[0]["method"] == "full":
                 axes.axhline(mean, color="black", lw=1, ls="--", label=name)
                 continue
-            style = {"marker": "*", "markersize": 11, "color": colors[name], "capsize": 2, "ls": "none"}
-            place = summarise(map(size, rows))[0]
-            axes.errorbar([place], [mean], [error], **style, label=f"{name}, trained for long")
+            place, color = summarise(map(size, rows))[0], colors[name]
+            axes.errorbar([place], [mean], [error], color=color, capsize=2)
+            cross, star = {"marker": "x", "s": 50}, {"marker": "*", "s": 150, "edgecolors": "white", "linewidths": 0.7}
+            style: dict[str, Any] = cross if rows[0]["method"] == "scratch" else star
+            axes.scatter([place], [mean], **style, color=color, zorder=6, label=f"{name}, trained for long")
 
 
 def find_seconds(lines: Lines) -> dict[str, float]:

@@ -26,7 +26,7 @@ from firefly.experiments.curves import summarise
 from firefly.experiments.deeper_growers import METHODS
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
 from firefly.experiments.lineage import World, run_line, train_whole
-from firefly.experiments.options import read_own
+from firefly.experiments.options import complete, read_own
 from firefly.experiments.rows import Row, count_seconds, find_widths
 from firefly.vision import data
 from firefly.vision.models import blocks
@@ -77,7 +77,8 @@ class Deeper:
 
     def plot(self, rows: list[Row], path: Path) -> Path:
         """Accuracy against parameters, growth by growth."""
-        return curves.plot([row | {"method": LABELS.get(row["method"], row["method"])} for row in rows], path)
+        named = [row | {"method": LABELS.get(row["method"], row["method"])} for row in complete(rows, Deep)]
+        return curves.plot(named, path)
 
 
 def make_world(args: Namespace, setting: Deep) -> World:

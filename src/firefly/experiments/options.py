@@ -121,10 +121,14 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_own(path: Path, setting: Setting) -> list[Row]:
-    """The rows of this setting; one from before a setting was known has its default."""
-    own, usual = plain(setting), plain(type(setting)(sizes=()))
-    rows = [row | {"config": usual | row["config"]} for row in read_rows(path)]
+    own, rows = plain(setting), complete(read_rows(path), type(setting))
     return [row for row in rows if settings(row) == settings(row | {"config": own})]
+
+
+def complete(rows: list[Row], kind: type[Setting]) -> list[Row]:
+    """A row from before a setting was known has its default; those of benchmarks have no settings."""
+    usual = plain(kind(sizes=()))
+    return [row | {"config": usual | row["config"]} if "config" in row else row for row in rows]
 
 
 def plain(setting: Setting) -> Row:

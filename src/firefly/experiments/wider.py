@@ -26,7 +26,7 @@ from torch import nn
 from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import START, Line, Setting, World, run_line, train_whole
-from firefly.experiments.options import plain, read_own, read_rows
+from firefly.experiments.options import complete, plain, read_own, read_rows
 from firefly.experiments.rows import Row, find_widths
 from firefly.vision import data, models
 
@@ -75,10 +75,10 @@ class Wider:
         return options.make_world(self.name, args, setting, load, make, self.start, [self.report])
 
     def table(self, rows: list[Row]) -> str:
-        return curves.table(rows)
+        return curves.table(complete(rows, Setting))
 
     def plot(self, rows: list[Row], path: Path) -> Path:
-        return curves.plot(rows, path)
+        return curves.plot(complete(rows, Setting), path)
 
 
 def measure(world: World, setting: Setting, method: str, seed: int) -> bool:
