@@ -121,6 +121,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_own(path: Path, setting: Setting) -> list[Row]:
+    """The rows of this setting."""
     own, rows = plain(setting), complete(read_rows(path), type(setting))
     return [row for row in rows if settings(row) == settings(row | {"config": own})]
 
