@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import firefly
-from firefly.overgrown import OverGrown
-from firefly.scores import Steps, descend
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.scores import Steps, descend
 
 
 class Block(nn.Module):

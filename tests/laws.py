@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
-from firefly.budget import Chosen, select
 from firefly.descent import Method
-from firefly.overgrown import OverGrown
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.budget import Chosen, select
 from zoo import ZOO, Entry
 
 SMALL: list[Any] = [firefly.Split(), firefly.New(4)]

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from firefly import archive, checkpoint
-from firefly.checkpoint import load, save
+from firefly.checkpoint import archive, load, save
+from firefly.checkpoint import saving as checkpoint
 from firefly.errors import FireflyError
 
 torch.set_num_threads(1)

@@ -87,7 +87,7 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("firefly.demo.run", interrupt)
+    monkeypatch.setattr("firefly.experiments.demo.run", interrupt)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == ""
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from firefly import demo, demo_page
 from firefly.errors import FireflyError
+from firefly.experiments import demo, demo_page
 
 ROOT = Path(__file__).parent.parent
 

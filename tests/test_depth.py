@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
 from firefly import report
-from firefly.budget import Budget, select
-from firefly.overgrown import OverGrown
-from firefly.residual import Residual, apply_layers, find_layers
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.budget import Budget, select
+from firefly.surgery.residual import Residual, apply_layers, find_layers
 from laws import (
     assert_close,
     assert_epsilon_zero_preserves,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import firefly
 from firefly.descent import Method
-from firefly.overgrown import OverGrown
-from firefly.scores import integrate, mean_loss
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.scores import integrate, mean_loss
 from laws import (
     SMALL,
     assert_close,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import firefly
-from firefly.budget import select
+from firefly.stages.budget import select
 
 
 def make_net(first: int = 8, second: int = 5) -> nn.Sequential:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from torch import Tensor, nn
 
 import firefly
-from firefly.overgrown import OverGrown
+from firefly.neighborhood.overgrown import OverGrown
 from laws import (
     assert_close,
     assert_epsilon_zero_preserves,

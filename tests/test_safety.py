@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import firefly
-from firefly.checks import hold_batches
+from firefly.stages.batches import hold_batches
 from laws import (
     SMALL,
     assert_grown_is_overgrown,

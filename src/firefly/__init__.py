@@ -3,17 +3,17 @@
 >>> growth = firefly.grow(model, loss, batches, example=x, budget=firefly.Neurons(fraction=0.3), optimizer=optimizer)
 """
 
-from firefly.anatomy import Anatomy, Width
-from firefly.budget import Flops, Layers, Multiples, Neurons, Parameters
-from firefly.candidates import New, Split
+from firefly.anatomy.register import register
+from firefly.anatomy.tracing import trace
+from firefly.anatomy.widths import Anatomy, Width
 from firefly.checkpoint import load, save
 from firefly.depth import deepen
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
-from firefly.register import register
+from firefly.neighborhood.kinds import New, Split
 from firefly.schedule import Every, Milestones, Plateau
-from firefly.widths import trace
+from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters
 
 __version__ = "0.1.0"
 

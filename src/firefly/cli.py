@@ -85,7 +85,7 @@ def add_demo(add: Callable[..., ArgumentParser]) -> None:
 
 
 def run_demo(args: Namespace) -> None:
-    import firefly.demo as demo
+    from firefly.experiments import demo
 
     demo.run(args.out, seed=args.seed, epochs=args.epochs, quick=args.quick)
 

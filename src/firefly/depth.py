@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from firefly.anatomy import Anatomy
+from firefly.anatomy.tracing import as_arguments, check_model, trace
+from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError, first_line
-from firefly.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_free, put, take_out
-from firefly.swap import swapped, switched
-from firefly.widths import as_arguments, check_model, trace
+from firefly.surgery.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_free, put, take_out
+from firefly.surgery.swap import swapped, switched
 
 Sites = str | type[nn.Module] | Iterable[str | type[nn.Module]] | None
 

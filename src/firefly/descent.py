@@ -17,18 +17,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from firefly.anatomy import Anatomy, length
-from firefly.budget import Budget, Chosen, Neurons, select
-from firefly.candidates import Kind, New, Split, read_neighborhood
-from firefly.checks import Clock, Widths, check_options, hold_batches, pick_widths, progress_line, undisturbed
-from firefly.commit import check_optimizer, commit, evaluate, plan_commit
+from firefly.anatomy.tracing import check_model, trace
+from firefly.anatomy.widths import Anatomy, length
 from firefly.growth import Growth
-from firefly.overgrown import Epsilon, OverGrown
-from firefly.residual import find_dormant
+from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
+from firefly.neighborhood.overgrown import Epsilon, OverGrown
 from firefly.schedule import Every, Schedule
-from firefly.scores import Gains, Loss, Steps, descend, integrate, scaled
-from firefly.trust import loss_of, output_change, overgrow, settle, shorten
-from firefly.widths import check_model, trace
+from firefly.stages.batches import Clock, Widths, check_options, hold_batches, pick_widths, progress_line, undisturbed
+from firefly.stages.budget import Budget, Chosen, Neurons, select
+from firefly.stages.commit import commit, evaluate, plan_commit
+from firefly.stages.optimizer import check_optimizer
+from firefly.stages.scores import Gains, Loss, Steps, descend, integrate, scaled
+from firefly.stages.trust_region import loss_of, output_change, overgrow, settle, shorten
+from firefly.surgery.residual import find_dormant
 
 
 @dataclass(frozen=True)

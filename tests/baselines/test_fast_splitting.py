@@ -13,7 +13,7 @@ from firefly.baselines import fast_splitting, splitting
 from firefly.baselines.fast_splitting import descend_quotients, differentiate_quotients
 from firefly.baselines.splitting import dot, find_lowest, multiply
 from firefly.experiments.rbf import RBF, draw_network, draw_truth, mean_square, train
-from firefly.overgrown import OverGrown
+from firefly.neighborhood.overgrown import OverGrown
 
 Batch = tuple[Tensor, Tensor]
 

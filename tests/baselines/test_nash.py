@@ -8,7 +8,7 @@ from torch import nn
 
 import firefly
 from firefly.baselines.nash import nash
-from firefly.residual import find_layers
+from firefly.surgery.residual import find_layers
 from laws import (
     assert_close,
     assert_optimizer_fits,

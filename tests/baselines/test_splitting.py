@@ -10,8 +10,8 @@ import firefly
 from firefly.baselines import splitting
 from firefly.baselines.splitting import dot, find_directions, find_lowest, multiply, score_curvature
 from firefly.experiments.rbf import RBF, draw_network, draw_truth, mean_square, train
-from firefly.overgrown import OverGrown
-from firefly.scores import Steps, mean_loss
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.scores import Steps, mean_loss
 from laws import in_double
 from zoo import ZOO
 

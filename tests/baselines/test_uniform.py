@@ -11,7 +11,7 @@ from torch import nn
 
 import firefly
 from firefly.baselines.uniform import find_shares, uniform
-from firefly.budget import Budget, Limit
+from firefly.stages.budget import Budget, Limit
 from firefly.tensors import Run
 from laws import assert_close, assert_optimizer_fits, grow, in_double, make_trained, run, trace_entry
 from zoo import ZOO

@@ -22,7 +22,7 @@ from firefly.experiments.deeper_line import Deep, DeepLine, append_layer, list_b
 from firefly.experiments.lineage import World
 from firefly.experiments.options import read_rows
 from firefly.experiments.rows import count
-from firefly.residual import find_layers
+from firefly.surgery.residual import find_layers
 from firefly.vision.data import Images
 from firefly.vision.models import ResidualLayer, blocks
 

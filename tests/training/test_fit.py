@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from firefly.budget import Neurons
-from firefly.candidates import New, Split
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
+from firefly.neighborhood.kinds import New, Split
 from firefly.schedule import Every
+from firefly.stages.budget import Neurons
 from firefly.training import History, evaluate, fit
 from firefly.training.capture import keep, put_back
 from firefly.training.engine import Engine

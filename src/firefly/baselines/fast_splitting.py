@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from firefly.baselines.splitting import PerNeuron, Vectors, begin, count_weights, dot, multiply, normalise, take, times
-from firefly.budget import select
 from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.overgrown import OverGrown
-from firefly.scores import Gains, Loss, Steps, endless
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.budget import select
+from firefly.stages.scores import Gains, Loss, Steps, endless
 
 PHASES, FALL = 5, 0.2  # the learning rate falls to a fifth with every fifth of the way
 LAST = 10  # the means are over the last tenth

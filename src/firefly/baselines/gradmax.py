@@ -27,9 +27,9 @@ from torch import Tensor
 
 from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.overgrown import OverGrown
-from firefly.scores import Gains, Loss, Steps, scalar_loss
-from firefly.swap import switched
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.scores import Gains, Loss, Steps, scalar_loss
+from firefly.surgery.swap import switched
 from firefly.tensors import Roster, Run, along, new_in
 
 Tensors = dict[str, Tensor]  # named and shaped like δ

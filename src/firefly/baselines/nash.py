@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from firefly.anatomy.tracing import Anatomy, trace
 from firefly.baselines.net2net import net2net, select_anywhere
 from firefly.baselines.random import keep_best, predict_nothing
 from firefly.baselines.uniform import keep_start
-from firefly.budget import LEAST, Budget, Chosen, Neurons
-from firefly.candidates import Kind, New, Split
-from firefly.checks import pick_widths
 from firefly.descent import Method, Widths, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth, join
-from firefly.scores import Loss
-from firefly.widths import Anatomy, trace
+from firefly.neighborhood.kinds import Kind, New, Split
+from firefly.stages.batches import pick_widths
+from firefly.stages.budget import LEAST, Budget, Chosen, Neurons
+from firefly.stages.scores import Loss
 
 
 def nash(

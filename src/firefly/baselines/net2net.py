@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firefly.anatomy import Anatomy
+from firefly.anatomy.widths import Anatomy
 from firefly.baselines.random import make_generator, predict_nothing, select_at_random
 from firefly.baselines.uniform import select_evenly
-from firefly.budget import Budget, Chosen
 from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.overgrown import OverGrown
-from firefly.scores import Loss, Steps
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.budget import Budget, Chosen
+from firefly.stages.scores import Loss, Steps
 from firefly.tensors import Layout, along, spread
 
 

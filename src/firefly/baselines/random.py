@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.budget import Budget, Chosen, Neurons, select
-from firefly.candidates import Kind, New, Split
+from firefly.anatomy.tracing import Anatomy
 from firefly.descent import Method, Widths, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
-from firefly.overgrown import OverGrown
-from firefly.scores import Gains, Loss, Steps, endless, scalar_loss
-from firefly.widths import Anatomy
+from firefly.neighborhood.kinds import Kind, New, Split
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.budget import Budget, Chosen, Neurons, select
+from firefly.stages.scores import Gains, Loss, Steps, endless, scalar_loss
 
 
 def random_growth() -> Method:

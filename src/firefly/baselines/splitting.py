@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from firefly.baselines.twice import TwiceDifferentiable
-from firefly.budget import select
 from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.overgrown import OverGrown, sum_neurons
-from firefly.scores import Gains, Loss, Steps, scalar_loss
+from firefly.neighborhood.overgrown import OverGrown, sum_neurons
+from firefly.stages.budget import select
+from firefly.stages.scores import Gains, Loss, Steps, scalar_loss
 from firefly.tensors import along, spread
 
 Vectors = dict[str, Tensor]  # one entry per row of every neuron, named and shaped like δ

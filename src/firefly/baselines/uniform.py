@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firefly.anatomy import Anatomy, Width
+from firefly.anatomy.widths import Anatomy, Width
 from firefly.baselines.random import make_generator, predict_nothing
-from firefly.budget import Budget, Chosen, Limit
 from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.overgrown import OverGrown
-from firefly.scores import Loss, Steps
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.budget import Budget, Chosen, Limit
+from firefly.stages.scores import Loss, Steps
 
 Added = Mapping[str, float]  # neurons that a width gets, perhaps not a whole number yet
 

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import firefly
-from firefly.anatomy import Anatomy
+from firefly.anatomy.widths import Anatomy
 from firefly.baselines.nash import draw_layers
-from firefly.budget import Budget
 from firefly.experiments import growers
 from firefly.experiments.deeper_line import DeepLine
 from firefly.experiments.lineage import Grown
-from firefly.residual import find_layers
+from firefly.stages.budget import Budget
+from firefly.surgery.residual import find_layers
 
 
 def put_layers(line: DeepLine, model: nn.Module, step: int) -> Anatomy:

@@ -15,10 +15,10 @@ from torch import nn
 
 import firefly
 from firefly.baselines import AutoGrow
-from firefly.budget import Budget
 from firefly.experiments.lineage import Line, Setting
 from firefly.experiments.rows import Row
-from firefly.residual import Residual
+from firefly.stages.budget import Budget
+from firefly.surgery.residual import Residual
 from firefly.training import History, fit
 from firefly.vision.data import hold_out
 from firefly.vision.models import BLOCKS, ResidualLayer

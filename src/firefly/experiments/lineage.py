@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 import firefly
-from firefly.anatomy import Anatomy
-from firefly.budget import Budget
+from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
 from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, hardware, latest, list_channels
-from firefly.residual import find_layers
+from firefly.stages.budget import Budget
+from firefly.surgery.residual import find_layers
 from firefly.training import History, evaluate, fit
 from firefly.training.precision import autocast, check_precision
 from firefly.training.resident import Batches, draw, upload

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
 from firefly.errors import FireflyError
-from firefly.residual import find_layers
+from firefly.surgery.residual import find_layers
 from firefly.training.score import eval_mode
 
 Row = dict[str, Any]

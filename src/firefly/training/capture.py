@@ -18,7 +18,7 @@ from torch import Tensor
 
 from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.scores import descend
+from firefly.stages.scores import descend
 
 Result = TypeVar("Result")
 Kept = list[tuple[Tensor, Tensor]]  # a tensor and a copy of what it held

@@ -1,6 +1,6 @@
 """The rule table: one small rule per operator (see `table.py`)."""
 
-from firefly.rules import entries, layers, shapes
-from firefly.rules.table import RULES, find, rule
+from firefly.anatomy.rules import entries, layers, shapes
+from firefly.anatomy.rules.table import RULES, find, rule
 
 __all__ = ["RULES", "entries", "find", "layers", "rule", "shapes"]

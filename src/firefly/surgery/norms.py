@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.swap import switched
+from firefly.surgery.swap import switched
 from firefly.tensors import Plan, carry, per_entry
 
 STATISTICS = ("mean of data", "variance of data")

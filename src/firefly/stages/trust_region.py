@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from firefly.anatomy import Anatomy
-from firefly.candidates import New, Split
-from firefly.commit import evaluate
+from firefly.anatomy.tracing import as_arguments
+from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
-from firefly.overgrown import Epsilon, OverGrown
-from firefly.scores import Loss, mean_loss, scalar_loss, scaled
-from firefly.statistics import adopt_statistics, average_statistics
-from firefly.swap import swapped, switched
-from firefly.widths import as_arguments
+from firefly.neighborhood.kinds import New, Split
+from firefly.neighborhood.overgrown import Epsilon, OverGrown
+from firefly.stages.commit import evaluate
+from firefly.stages.scores import Loss, mean_loss, scalar_loss, scaled
+from firefly.surgery.norms import adopt_statistics, average_statistics
+from firefly.surgery.swap import swapped, switched
 
 
 @torch.no_grad()

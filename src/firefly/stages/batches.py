@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from firefly.anatomy import Anatomy
-from firefly.budget import Budget
+from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
+from firefly.stages.budget import Budget
 
 Widths = Iterable[str] | Callable[[Any], bool] | None
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from firefly import axes
-from firefly.axes import Axis
-from firefly.flow import Flow, Value, activation
+from firefly.anatomy import axes
+from firefly.anatomy.axes import Axis
+from firefly.anatomy.graph import Flow, Value, activation
 
 RULES: dict[str, Callable[..., Any]] = {}
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from firefly.archive import Json, Tensors, pack, publish, read
+from firefly.checkpoint.archive import Json, Tensors, pack, publish, read
 from firefly.errors import FireflyError
-from firefly.residual import describe, rebuild, take_out
+from firefly.surgery.residual import describe, rebuild, take_out
 
 Folder = str | os.PathLike[str]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from firefly import axes
-from firefly.axes import Axis, Term
-from firefly.flow import NOWHERE, Flow, Value, activation
-from firefly.rules.table import fixed, rule, unknown
+from firefly.anatomy import axes
+from firefly.anatomy.axes import Axis, Term
+from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
+from firefly.anatomy.rules.table import fixed, rule, unknown
 
 
 def _reorder(x: Value, order: Sequence[int]) -> Value:

@@ -17,11 +17,11 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
-from firefly import axes
-from firefly.axes import Axis
+from firefly.anatomy import axes
+from firefly.anatomy.axes import Axis
+from firefly.anatomy.register import LAYERS
 from firefly.errors import FireflyError
-from firefly.register import LAYERS
-from firefly.swap import find_tensor
+from firefly.surgery.swap import find_tensor
 
 Source = frozenset[tuple[str, int]]  # (name of a parameter or buffer, one of its dimensions)
 NOWHERE: Source = frozenset()

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.anatomy import Anatomy
-from firefly.candidates import New, Split
+from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
-from firefly.folding import Folding
-from firefly.statistics import STATISTICS, average_statistics
-from firefly.swap import find_tensor, swapped
+from firefly.neighborhood.folding import Folding
+from firefly.neighborhood.kinds import New, Split
+from firefly.surgery.norms import STATISTICS, average_statistics
+from firefly.surgery.swap import find_tensor, swapped
 from firefly.tensors import (
     Layout,
     Plan,

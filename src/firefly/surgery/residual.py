@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
-from firefly.swap import swapped
+from firefly.surgery.swap import swapped
 
 NAME = "deeper"
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

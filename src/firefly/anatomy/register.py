@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from firefly import axes
+from firefly.anatomy import axes
 from firefly.errors import FireflyError
 
 if TYPE_CHECKING:
-    from firefly.flow import Flow, Value
+    from firefly.anatomy.graph import Flow, Value
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from firefly import report
 
 if TYPE_CHECKING:
-    from firefly.demo import Record, Setting
+    from firefly.experiments.demo import Record, Setting
 
 Row = dict[str, Any]
 GROWN, FIXED = "grown by Firefly", "same width in every layer"

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import firefly
-from firefly import demo_page, report
-from firefly.demo_page import FIXED, GROWN
+from firefly import report
 from firefly.errors import FireflyError
+from firefly.experiments import demo_page
+from firefly.experiments.demo_page import FIXED, GROWN
 from firefly.vision import digits
 
 Row = dict[str, Any]

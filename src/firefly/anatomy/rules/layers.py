@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from firefly import axes
-from firefly.axes import Axis
-from firefly.flow import NOWHERE, Flow, Value, activation
-from firefly.rules.table import broadcast, channel_of, fixed, rule, unknown, values_in
+from firefly.anatomy import axes
+from firefly.anatomy.axes import Axis
+from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
+from firefly.anatomy.rules.table import broadcast, channel_of, fixed, rule, unknown, values_in
 
 
 @rule("linear")

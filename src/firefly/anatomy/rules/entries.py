@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from firefly import axes
-from firefly.flow import NOWHERE, Flow, Value, activation
-from firefly.rules.table import broadcast, fixed, rule, values_in
+from firefly.anatomy import axes
+from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
+from firefly.anatomy.rules.table import broadcast, fixed, rule, values_in
 
 _COPIES = "to contiguous clone detach alias lift_fresh_copy _to_copy type_as float half bfloat16 double"
 _UNARY = """relu relu6 elu celu selu gelu silu mish sigmoid tanh leaky_relu rrelu hardtanh hardswish hardsigmoid

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
-from firefly import axes, rules
-from firefly.anatomy import Anatomy, Runs, Width
-from firefly.axes import Axis, Space
+from firefly.anatomy import axes, rules
+from firefly.anatomy.axes import Axis, Space
+from firefly.anatomy.graph import Flow
+from firefly.anatomy.proof import prove
+from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError, first_line
-from firefly.flow import Flow
-from firefly.prove import prove
-from firefly.residual import Residual, awake, find_dormant
-from firefly.swap import find_tensor, swapped, switched
+from firefly.surgery.residual import Residual, awake, find_dormant
+from firefly.surgery.swap import find_tensor, swapped, switched
 from firefly.tensors import Layout, Run
 
 

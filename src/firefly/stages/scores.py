@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from firefly.errors import FireflyError
-from firefly.overgrown import Epsilon, OverGrown
+from firefly.neighborhood.overgrown import Epsilon, OverGrown
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Gains = dict[str, Tensor]

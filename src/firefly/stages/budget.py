@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from firefly.anatomy import Anatomy, Runs, length
+from firefly.anatomy.widths import Anatomy, Runs, length
 from firefly.errors import FireflyError
 from firefly.tensors import Run
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from firefly import axes
-from firefly.anatomy import Anatomy, Runs, pinned
-from firefly.axes import Space
+from firefly.anatomy import axes
+from firefly.anatomy.axes import Space
+from firefly.anatomy.graph import Flow
+from firefly.anatomy.widths import Anatomy, Runs, pinned
 from firefly.errors import first_line
-from firefly.flow import Flow
-from firefly.swap import find_tensor, swapped, switched
+from firefly.surgery.swap import find_tensor, swapped, switched
 from firefly.tensors import Roster, Run, carry, chosen, make_plan
 
 

@@ -1,0 +1,115 @@
+"""The end of a growth: the chosen candidates become real, in place, with the optimiser's state.
+
+`evaluate` gives the grown tensors while the model is still as it was; `commit` swaps them in, all or nothing. New
+Parameters are made (the old ones may be part of a live graph) and take the old ones' places in the model and in the
+same optimiser object, so that learning-rate schedules go on unbroken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firefly.errors import FireflyError
+from firefly.neighborhood.overgrown import Epsilon, OverGrown, subset
+from firefly.stages.budget import Chosen
+from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow, list_woken
+from firefly.surgery.swap import find_tensor, places
+from firefly.tensors import make_plan
+
+
+def plan_commit(over: OverGrown, chosen: Chosen) -> tuple[Plans, dict[str, int]]:
+    """The index work for the chosen candidates, and the sizes of the widths that grow."""
+    rosters = subset(over, chosen.split, chosen.new)
+    sizes = {name: len(roster) for name, roster in rosters.items() if len(roster) > roster.size}
+    touched = (lay for lay in over.layouts.values() if any(run.width in sizes for dim in lay.dims for run in dim))
+    return {lay.name: make_plan(lay, rosters, rosters, over.base[lay.name].device) for lay in touched}, sizes
+
+
+@torch.no_grad()
+def evaluate(over: OverGrown, plans: Plans, epsilon: Epsilon, model: nn.Module | None = None) -> dict[str, Tensor]:
+    """The grown tensors of the model, or of another one of the same architecture (an average of its weights)."""
+    out = {}
+    for name, plan in plans.items():
+        base = over.base[name] if model is None else _same_shape(model, name, over.base[name])
+        tensor = over.grown(name, plan, epsilon, base)
+        out[name] = tensor.contiguous(memory_format=_memory_format(base))
+    return out
+
+
+def _same_shape(model: nn.Module, name: str, like: Tensor) -> Tensor:
+    try:
+        tensor = find_tensor(model, name).detach()
+    except (AttributeError, KeyError):
+        tensor = None
+    if tensor is None or tensor.shape != like.shape:
+        found = "no such tensor" if tensor is None else f"shape {tuple(tensor.shape)}"
+        raise FireflyError(
+            f"a model in `also` is not of the same architecture: {name} has {found} there, {tuple(like.shape)} here"
+        )
+    return tensor
+
+
+def _memory_format(tensor: Tensor) -> torch.memory_format:
+    for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if tensor.ndim == ndim and tensor.is_contiguous(memory_format=layout):
+            empty = not tensor.numel() and tensor.stride(1) == 1 < tensor.shape[1]  # is contiguous in every way
+            if empty or not tensor.is_contiguous():
+                return layout
+    return torch.contiguous_format
+
+
+def commit(
+    grown: Mapping[nn.Module, Mapping[str, Tensor]],
+    sizes: Iterable[tuple[str, str, int]],
+    plans: Plans,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """Put the grown tensors and sizes into the models and the optimiser; on any failure everything is as before."""
+    sizes = list(sizes)
+    changes: list[Change] = []
+    successors: Successors = {}
+    for model, tensors in grown.items():
+        olds = {name: find_tensor(model, name) for name in tensors}
+        fresh = {name: _renew(olds[name], tensor) for name, tensor in tensors.items()}
+        changes += [(store, key, old, new) for store, key, old, new in places(model, fresh)]
+        for path, attribute, value in sizes:
+            module = model.get_submodule(path)
+            changes.append((module, attribute, getattr(module, attribute), value))
+        successors |= {id(olds[name]): (new, name) for name, new in fresh.items()}
+    if optimizer is not None:
+        changes += follow(optimizer, successors, plans, list_woken(optimizer, changes, next(iter(grown))))
+    done: list[Change] = []
+    try:
+        for change in changes:
+            done.append(change)
+            _put(change[0], change[1], change[3])
+    except BaseException:
+        for where, key, old, _ in reversed(done):
+            _put(where, key, old)
+        raise
+
+
+def _put(where: Any, key: Any, value: Any) -> None:
+    if isinstance(where, nn.Module):
+        setattr(where, key, value)
+    elif value is MISSING:
+        where.pop(key, None)
+    else:
+        where[key] = value
+
+
+def _renew(old: Tensor, tensor: Tensor) -> Tensor:
+    """The grown tensor as a parameter like the old one, with the marks and hooks that the user put on it."""
+    if not isinstance(old, nn.Parameter):
+        return tensor
+    new = nn.Parameter(tensor, requires_grad=old.requires_grad)
+    new.__dict__.update(old.__dict__)
+    for hook in (old._backward_hooks or {}).values():
+        new.register_hook(hook)
+    for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
+        new.register_post_accumulate_grad_hook(hook)
+    return new
