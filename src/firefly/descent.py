@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from firefly.anatomy.tracing import check_model, trace
+from firefly.anatomy.tracing import bring, check_model, trace
 from firefly.anatomy.widths import Anatomy, length
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
@@ -95,7 +95,7 @@ def grow(
     check_options(loss, steps=steps, lr=lr, evaluate_on=evaluate_on, rank=rank, path=path, budget=budget)
     if optimizer is not None:
         check_optimizer(optimizer, model)
-    clock = Clock()
+    clock, example = Clock(), bring(example, model)
     with undisturbed(model, seed):
         anatomy = trace(model, example) if anatomy is None else anatomy
         names = pick_widths(anatomy, widths)

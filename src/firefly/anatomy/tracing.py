@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from firefly.anatomy import axes, rules
 from firefly.anatomy.axes import Axis, Space
@@ -41,7 +41,7 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
         The anatomy: print it, or iterate over its widths (`name`, `size`, `pinned`).
     """
     check_model(model)
-    args, kwargs = as_arguments(example)
+    args, kwargs = as_arguments(bring(example, model))
     layers = find_dormant(model)
     stuck: dict[str, Width] = {}
     while True:
@@ -74,6 +74,15 @@ def check_model(model: Any) -> None:
             f"the model is wrapped in {type(model).__name__}, which keeps the tensors it was made with: "
             f"pass the module inside it (model.{wrapped}) and wrap that again after growth"
         )
+
+
+def bring(example: Any, model: nn.Module) -> Any:
+    """The example where the model is; as it stands if the model is in several places, or nowhere."""
+    places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(places) != 1:
+        return example
+    (device,) = places
+    return tree_map(lambda part: part.to(device) if isinstance(part, Tensor) else part, example)
 
 
 def as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

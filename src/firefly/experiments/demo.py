@@ -25,6 +25,7 @@ from firefly import report
 from firefly.errors import FireflyError
 from firefly.experiments import demo_page
 from firefly.experiments.demo_page import FIXED, GROWN
+from firefly.progress import Line
 from firefly.vision import digits
 
 Row = dict[str, Any]
@@ -191,7 +192,7 @@ def name_size(growths: int) -> str:
 
 def train(learner: Learner, until: int, data: Data, setting: Setting, record: Record) -> None:
     """Train to the end of that epoch, the learning rate falling along a cosine all the way."""
-    first, last = learner.epoch, until
+    first, last, line = learner.epoch, until, Line(stream=sys.stdout)
     while learner.epoch < last:
         batches = draw_batches(data.train, setting, learner)
         done = [(learner.epoch - first + k / len(batches)) / (last - first) for k in range(len(batches))]
@@ -203,7 +204,7 @@ def train(learner: Learner, until: int, data: Data, setting: Setting, record: Re
             "parameters": count_parameters(learner.model),
         }
         record.epochs.append(row)
-        show_epoch(row, setting.epochs, last)
+        show_epoch(line, row, setting.epochs, last)
 
 
 def draw_batches(data: Batch, setting: Setting, learner: Learner) -> list[Batch]:
@@ -260,11 +261,6 @@ def add_point(learner: Learner, series: str, label: str, data: Data, record: Rec
     )
 
 
-def show_epoch(row: Row, epochs: int, last: int) -> None:
-    """One line that lives on a terminal; elsewhere a line now and then."""
+def show_epoch(line: Line, row: Row, epochs: int, last: int) -> None:
     text = f"epoch {row['epoch']:>2}/{epochs}  loss {row['loss']:.3f}  held-out {row['held_out_accuracy']:.1%}"
-    text += f"  {row['parameters']:,} parameters"
-    if sys.stdout.isatty():
-        print(f"\r{text}   ", end="\n" if row["epoch"] == last else "", flush=True)
-    elif row["epoch"] == last or row["epoch"] % 6 == 0:
-        print(text, flush=True)
+    line(f"{text}  {row['parameters']:,} parameters", last=row["epoch"] == last)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +28,7 @@ import firefly
 from firefly.baselines import random_search, splitting
 from firefly.errors import FireflyError
 from firefly.experiments.rbf import RBF, Data, draw_network, draw_truth, mean_square, train
+from firefly.progress import Line
 
 Row = dict[str, Any]
 
@@ -71,9 +71,10 @@ def run(args: Namespace) -> int:
     done = {row["seed"] for row in read_rows(path, setting)}
     left = [seed for seed in seeds if seed not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
+    line = Line()
     for first in range(0, len(left), GROUP):
         group = left[first : first + GROUP]
-        rows = measure(group, setting, partial(_say, f"truths {group[0]}-{group[-1]}"))
+        rows = measure(group, setting, partial(_say, line, f"truths {group[0]}-{group[-1]}"))
         with path.open("a") as file:
             file.write("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
     rows = [row for row in read_rows(path, setting) if row["seed"] in seeds]
@@ -92,8 +93,8 @@ def read_rows(path: Path, setting: Setting) -> list[Row]:
     return rows
 
 
-def _say(what: str, text: str) -> None:
-    print(f"\r{what}: {text:<40}", end="\n" if text == "done" else "", file=sys.stderr, flush=True)
+def _say(line: Line, what: str, text: str) -> None:
+    line(f"{what}: {text}", last=text == "done")
 
 
 # ---- the methods -----------------------------------------------------------------------------------------------------

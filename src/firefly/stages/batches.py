@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
+from firefly.progress import Line
 from firefly.stages.budget import Budget
 
 Widths = Iterable[str] | Callable[[Any], bool] | None
@@ -132,12 +132,9 @@ class Clock:
 
 @contextmanager
 def progress_line(what: str, show: bool) -> Iterator[Callable[[int, int], None]]:
-    """A one-line progress on stderr."""
-
-    def report(step: int, steps: int) -> None:
-        if show and (step % max(1, steps // 50) == 0 or step == steps):
-            print(f"\r{what} {step}/{steps}", end="", file=sys.stderr, flush=True)
-
-    yield report
-    if show:
-        print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+    """How far a growth is, on stderr; gone when it is done."""
+    line = Line(show)
+    try:
+        yield lambda step, steps: line(f"{what} {step}/{steps}")
+    finally:
+        line.close(clear=True)

@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from firefly.errors import FireflyError
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
+from firefly.stages.capturing import Capture, lent_capture
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Gains = dict[str, Tensor]
-Capture = Callable[[Callable[[], Tensor], Callable[[], list[Tensor]]], Callable[[], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def descend(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps, c
     """Step one: let the candidates find their directions, inside the ball.
 
     Where the loss has risen, on the batches that came first, the steps were too long: begin again with a third of them.
-    On a GPU `capture` may make a faster step of the plain one (`firefly.training.captured`).
+    On a GPU `capture`, or one lent by a training loop, may make a faster step of the plain one (`firefly.training`).
     """
     free = list(over.delta.values())
-    capture = capture if free[0].is_cuda else None
+    capture = (capture or lent_capture()) if free[0].is_cuda else None
     rate = torch.tensor(steps.lr, device=free[0].device) if capture else steps.lr
     optimizer = torch.optim.Adam(free, lr=rate, betas=(0.9, 0.99), foreach=True, capturable=capture is not None)
     place: list[Any] = [None]  # the batch

@@ -7,9 +7,7 @@ published MD5 and only then renamed; archives are unpacked without ever writing 
 import hashlib
 import os
 import shutil
-import sys
 import tarfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -19,6 +17,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from firefly.errors import FireflyError
+from firefly.progress import Line
 from firefly.vision.data import SETS, find_file, find_name, find_root
 
 CHUNK = 1 << 18
@@ -118,36 +117,25 @@ def transfer(address: str, part: Path, progress: bool = True) -> None:
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         with part.open("ab" if done else "wb") as file:
-            done = copy(response, file, done, show(part.stem, total) if progress else None)
+            done = copy(response, file, done, show(part.stem, total, progress))
     if total is not None and done < total:
         raise OSError(f"the connection closed after {done:,} of {total:,} bytes")
 
 
-def copy(response: IO[bytes], file: IO[bytes], done: int, report: Callable[[int, bool], None] | None) -> int:
+def copy(response: IO[bytes], file: IO[bytes], done: int, report: Callable[[int, bool], None]) -> int:
     """Copy a response to a file chunk by chunk, and return how long the file is then."""
     while chunk := response.read(CHUNK):
         file.write(chunk)
         done += len(chunk)
-        if report:
-            report(done, False)
-    if report:
-        report(done, True)
+        report(done, False)
+    report(done, True)
     return done
 
 
-def show(name: str, total: int | None) -> Callable[[int, bool], None]:
-    """A function that shows on stderr how far a file is: a few times a second on a terminal, else only at its end."""
-    last, terminal = 0.0, sys.stderr.isatty()
-
-    def report(done: int, end: bool) -> None:
-        nonlocal last
-        if end or (terminal and time.monotonic() - last > 0.2):
-            last = time.monotonic()
-            of = f" of {total / 1e6:.1f}" if total else ""
-            line = f"{name}: {done / 1e6:.1f}{of} MB"
-            print("\r" + line if terminal else line, end="\n" if end else "", file=sys.stderr, flush=True)
-
-    return report
+def show(name: str, total: int | None, progress: bool) -> Callable[[int, bool], None]:
+    """A function that shows on stderr how far a file is."""
+    line, of = Line(progress), f" of {total / 1e6:.1f}" if total else ""
+    return lambda done, end: line(f"{name}: {done / 1e6:.1f}{of} MB", last=end)
 
 
 def check(part: Path, md5: str) -> None:
