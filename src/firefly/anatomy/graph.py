@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,8 +72,20 @@ class Flow:
         default_factory=list
     )  # axes in the shapes that a module's forward spells out
     costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
-    prefer_inner: bool = False  # read view(.., 3, h, d) as three times h neurons instead of three neurons
+    inner: bool = False  # read view(.., 3, h, d) as three times h neurons instead of three neurons
+    asked: bool = False  # whether some operator could be read either way
     node: fx.Node | None = None
+
+    @property
+    def prefer_inner(self) -> bool:
+        self.asked = True
+        return self.inner
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """By identity; a tied tensor goes by the first of its names."""
+        named = itertools.chain(self.model.named_parameters(), self.model.named_buffers())
+        return {id(tensor): name for name, tensor in named}
 
     # ---- what a rule may say -------------------------------------------------------------------------------------
 
@@ -162,7 +175,7 @@ class Flow:
         if not isinstance(val, torch.Tensor):
             return val
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            name = self._first_name(spec.target)
+            name = self.names[id(find_tensor(self.model, spec.target))]
             if name not in self.tensors:
                 dims = tuple(axes.free(n) for n in val.shape)
                 sources = tuple(frozenset([(name, d)]) for d in range(len(dims)))
@@ -170,12 +183,6 @@ class Flow:
             return self.tensors[name]
         what = "an input of the model" if spec.kind == InputKind.USER_INPUT else "a constant of the model"
         return activation(axes.fixed(n, f"it is {what}") for n in val.shape)
-
-    def _first_name(self, target: str) -> str:
-        """A tied tensor goes by the first of its names."""
-        tensor = find_tensor(self.model, target)
-        named = itertools.chain(self.model.named_parameters(), self.model.named_buffers())
-        return next(name for name, other in named if other is tensor)
 
     def _run(self, graph: fx.GraphModule, values: dict[fx.Node, Any], rules: Callable[..., Any]) -> list[Any]:
         for node in graph.graph.nodes:
@@ -210,6 +217,8 @@ class Flow:
 
     def _registered(self, node: fx.Node) -> str | None:
         """The path of the registered layer in whose forward the node stands, if any."""
+        if not LAYERS:
+            return None
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if type(self.model.get_submodule(re.sub(r"@\d+$", "", path))) in LAYERS:
                 return str(path)

@@ -1,6 +1,8 @@
 """Prove every width on the example: with some of its neurons doubled and their readers halved, the model must still
-run and compute the same. What fails there is pinned, with the error as the reason; attributes of the user's own modules
-that spell out a size (`self.n_head`) are found here, by trying.
+run and compute the same. What fails there is pinned, with the error as the reason.
+
+All widths are tried together; where that fails, in halves, so that the widths in the end are proven together and each
+one that is pinned has failed by itself, beside those proven before it.
 """
 
 from __future__ import annotations
@@ -9,139 +11,134 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from firefly.anatomy import axes
-from firefly.anatomy.axes import Space
+from firefly.anatomy import mirrors
 from firefly.anatomy.graph import Flow
-from firefly.anatomy.widths import Anatomy, Runs, pinned
+from firefly.anatomy.mirrors import Mirrors
+from firefly.anatomy.widths import Anatomy, pinned
 from firefly.errors import first_line
-from firefly.surgery.swap import find_tensor, swapped, switched
-from firefly.tensors import Roster, Run, carry, chosen, make_plan
+from firefly.surgery.swap import swapped, switched
+from firefly.tensors import Roster, carry, chosen, make_plan
 
 
 def prove(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], flow: Flow, anatomy: Anatomy) -> Anatomy:
     """Run the model with a neuron of each width doubled; pin the widths for which it then breaks or changes."""
-
-    def attempt(candidate: Anatomy, names: Iterable[str]) -> str | None:
-        return _difference(model, args, kwargs, candidate, list(names))
-
     names = [width.name for width in anatomy.growable()]
-    if not names or attempt(anatomy, names) is None:
+    if not names:
         return anatomy
+    # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
+    samples = [Sample(model, args, kwargs, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
+    search = mirrors.search(flow, anatomy)
+    proven: dict[str, Mirrors] = {}
     broken: dict[str, str] = {}
-    for name in names:
-        problem = attempt(anatomy, [name])
-        if problem is not None:
-            found = _find_mirrors(model, flow, anatomy, name, attempt)
+
+    def attempt(more: dict[str, Mirrors]) -> str | None:
+        widths = proven | more
+        grown = replace(anatomy, mirrors=_joined(anatomy, widths))
+        return next((problem for one in samples if (problem := one.attempt(grown, list(widths)))), None)
+
+    def add(group: list[str]) -> None:
+        guess = {name: search.guess(name) for name in group}
+        problem = attempt(guess)
+        if problem is None:
+            proven.update(guess)
+        elif len(group) > 1:
+            add(group[: len(group) // 2])
+            add(group[len(group) // 2 :])
+        else:
+            found = search.find(group[0], lambda some: attempt({group[0]: some}) is None)
             if found is None:
-                broken[name] = problem
+                broken[group[0]] = problem
             else:
-                anatomy = replace(anatomy, mirrors=anatomy.mirrors + found)
-    anatomy = pinned(anatomy, broken)
-    left = [name for name in names if name not in broken]
-    problem = attempt(anatomy, left) if left else None
-    return anatomy if problem is None else pinned(anatomy, dict.fromkeys(left, problem))
+                proven[group[0]] = found
+
+    add(names)
+    return pinned(replace(anatomy, mirrors=_joined(anatomy, proven)), broken)
 
 
-def _find_mirrors(
-    model: nn.Module, flow: Flow, anatomy: Anatomy, name: str, attempt: Callable[[Anatomy, Iterable[str]], str | None]
-) -> tuple[tuple[str, str, Runs], ...] | None:
-    """The module attributes that spell out this width's size (self.n_head), found by trying those of equal value."""
-    space = _names(flow, anatomy)
-    candidates: dict[tuple[str, str], Runs] = {}
-    for path, axis in flow.shaped:
-        terms = axes.resolve(axis)
-        if not any(space.get(term.space) == name for term in terms):
-            continue
-        runs = tuple(
-            Run(space[t.space], t.space.size, t.block) if space.get(t.space) == name else Run(None, t.length)
-            for t in terms
-        )
-        for attribute, value in vars(model.get_submodule(path)).items():
-            if type(value) is int and value == axes.length(terms):
-                candidates[path, attribute] = runs
-    options = [(path, attribute, runs) for (path, attribute), runs in candidates.items()][:6]
-    for count in range(1, len(options) + 1):
-        for subset in itertools.combinations(options, count):
-            if attempt(replace(anatomy, mirrors=anatomy.mirrors + subset), [name]) is None:
-                return subset
-    return None
-
-
-def _names(flow: Flow, anatomy: Anatomy) -> dict[Space, str]:
-    names: dict[Space, str] = {}
-    for layout in anatomy.layouts.values():
-        for axis, runs in zip(flow.tensors[layout.name].dims, layout.dims):
-            for term, run in zip(axes.resolve(axis), runs):
-                if run.width:
-                    names[term.space] = run.width
-    return names
-
-
-def _difference(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], anatomy: Anatomy, names: list[str]
-) -> str | None:
-    """None if the model computes the same with neurons of these widths doubled, otherwise what went wrong.
-
-    Tried with the model's own weights and with random ones, since dead or equal neurons would hide a wrong growth.
-    """
-    own = _compare(model, args, kwargs, anatomy, names, _shake)
-    return own if own is not None else _compare(model, args, kwargs, anatomy, names, _redraw)
+def _joined(anatomy: Anatomy, found: dict[str, Mirrors]) -> Mirrors:
+    return tuple(dict.fromkeys(itertools.chain(anatomy.mirrors, *found.values())))
 
 
 def _shake(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-    return tensor + 0.05 * noise * (tensor.float().std(correction=0) + 0.1).to(tensor.dtype)
+    return noise.mul_((0.05 * (tensor.float().std(correction=0) + 0.1)).to(tensor.dtype)).add_(tensor)
 
 
 def _redraw(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(tensor.shape, generator=generator).to(tensor)
     if tensor.ndim < 2:
-        return 0.1 * noise + (0.0 if name.endswith("bias") else 1.0)
-    return noise / max(tensor[0].numel(), 1) ** 0.5
+        return noise.mul_(0.1).add_(0.0 if name.endswith("bias") else 1.0)
+    return noise.div_(max(tensor[0].numel(), 1) ** 0.5)
 
 
-def _compare(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    anatomy: Anatomy,
-    names: list[str],
-    draw: Callable[[str, Tensor, torch.Generator], Tensor],
-) -> str | None:
-    sizes = anatomy.sizes()
-    # unequal numbers of doubled neurons, so that widths which must stay equal show it
-    device = next(model.parameters()).device
-    rosters = {name: _doubled(sizes[name], 1 + k % 3, device) for k, name in enumerate(names)}
-    generator = torch.Generator().manual_seed(0)
-    plain, larger = {}, {}
-    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        tensor = tensor.detach()
-        if isinstance(find_tensor(model, name), nn.Parameter) and tensor.is_floating_point() and tensor.numel():
-            tensor = draw(name, tensor, generator)
-        plain[name] = tensor.clone()
-        layout = anatomy.layouts.get(name)
-        if layout is not None:
-            plan = make_plan(layout, rosters, rosters, tensor.device)
-            larger[name] = carry(plan, tensor)
-        else:
-            larger[name] = plain[name]
-    grown_sizes = {name: len(roster) for name, roster in rosters.items()}
-    try:
-        with torch.no_grad(), switched(model.modules(), False), _full_precision(device):
-            with swapped(model, plain):
-                before = _run(model, args, kwargs)
-            with swapped(model, larger, anatomy.mirrored(grown_sizes)):
-                after = _run(model, args, kwargs)
-    except Exception as error:
-        return f"the forward breaks with one more neuron: {first_line(error)}"
-    return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
+@dataclass
+class Sample:
+    """The model with weights drawn once, and what it computes with them before and after neurons are doubled."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    anatomy: Anatomy
+    draw: Callable[[str, Tensor, torch.Generator], Tensor]
+    step: int
+
+    def attempt(self, anatomy: Anatomy, names: list[str]) -> str | None:
+        """None if the model computes the same with neurons of these widths doubled, otherwise what went wrong."""
+        rosters = {name: self.rosters[name] for name in names}
+        sizes = anatomy.mirrored({name: len(roster) for name, roster in rosters.items()})
+        try:
+            after = self._run(self._grow(rosters), sizes)
+            before = self.before
+        except Exception as error:
+            return f"the forward breaks with one more neuron: {first_line(error)}"
+        return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(name: str, tensor: Tensor) -> Tensor:
+            tensor = tensor.detach()
+            return self.draw(name, tensor, generator) if tensor.is_floating_point() and tensor.numel() else tensor
+
+        return {name: drawn(name, tensor) for name, tensor in self.model.named_parameters()}
+
+    @cached_property
+    def rosters(self) -> dict[str, Roster]:
+        """Unequal numbers of doubled neurons, so that widths which must stay equal show it."""
+        sizes, device = self.anatomy.sizes(), next(self.model.parameters()).device
+        names = [width.name for width in self.anatomy.growable()]
+        return {name: _doubled(sizes[name], 1 + k // self.step % 3, device) for k, name in enumerate(names)}
+
+    @cached_property
+    def before(self) -> list[Tensor]:
+        return self._run({})
+
+    def _grow(self, rosters: dict[str, Roster]) -> dict[str, Tensor]:
+        own = self.tensors | dict(self.model.named_buffers())
+        larger = {}
+        for name, layout in self.anatomy.layouts.items():
+            if any(run.width in rosters for runs in layout.dims for run in runs):
+                larger[name] = carry(make_plan(layout, rosters, rosters, own[name].device), own[name])
+        return larger
+
+    def _run(self, larger: dict[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()) -> list[Tensor]:
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in larger}
+        full = _full_precision(next(self.model.parameters()).device)
+        with torch.no_grad(), full, switched(self.model.modules(), False), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.manual_seed(0)
+            with swapped(self.model, self.tensors | buffers | larger, sizes):
+                out = self.model(*self.args, **self.kwargs)
+        return [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
@@ -156,13 +153,6 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
 
 def _doubled(size: int, count: int, device: torch.device) -> Roster:
     return chosen(torch.arange(min(count, size)), torch.arange(0), size, 0, device)
-
-
-def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]
 
 
 def _equal(before: list[Tensor], after: list[Tensor]) -> bool:

@@ -1,7 +1,7 @@
 """`trace(model, example)`: which slices of a model's tensors grow together, or why a width is pinned.
 
-The model's exported graph says which axes are the same (`flow.py`, `rules.py`); this file names the widths, pins what
-no one may grow, and has every width proved on the example (`prove.py`).
+The model's exported graph says which axes are the same (`graph.py`, `rules/`); this file names the widths, pins what
+no one may grow, and has every width proved on the example (`proof.py`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Anatomy:
     programs = _export(model, args, kwargs)
-    found = [_read(model, programs, args, kwargs, prefer_inner) for prefer_inner in (False, True)]
-    flow, anatomy = max(found, key=lambda pair: len(pair[1].growable()))
+    flow, anatomy = _read(model, programs, args, kwargs, inner=False)
+    if flow.asked:
+        found = [(flow, anatomy), _read(model, programs, args, kwargs, inner=True)]
+        flow, anatomy = max(found, key=lambda pair: len(pair[1].growable()))
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         return prove(model, args, kwargs, flow, anatomy)
@@ -100,11 +102,18 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         with other_mode(), suppress(FireflyError):
             return [_export_once(model, args, kwargs)]
         raise
-    parameters = {s.arg.name for s in programs[0].graph_signature.input_specs if s.kind == InputKind.PARAMETER}
-    if any(n.name in parameters and not n.users for n in programs[0].graph.find_nodes(op="placeholder")):
+    reached = _reached(model, programs[0])
+    if any(id(parameter) not in reached for parameter in model.parameters()):
         with other_mode(), suppress(FireflyError):  # what no mode reaches stays as it is
             programs.append(_export_once(model, args, kwargs))
     return programs
+
+
+def _reached(model: nn.Module, program: torch.export.ExportedProgram) -> set[int]:
+    """The parameters, by identity, that the program uses under any of their names."""
+    specs = {s.arg.name: s for s in program.graph_signature.input_specs if s.kind == InputKind.PARAMETER}
+    nodes = program.graph.find_nodes(op="placeholder")
+    return {id(find_tensor(model, specs[n.name].target)) for n in nodes if n.users and n.name in specs}
 
 
 def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
@@ -125,9 +134,9 @@ def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _read(
-    model: nn.Module, programs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], prefer_inner: bool
+    model: nn.Module, programs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], inner: bool
 ) -> tuple[Flow, Anatomy]:
-    flow = Flow(model, prefer_inner=prefer_inner)
+    flow = Flow(model, inner=inner)
     for k, program in enumerate(programs):
         costs = list(flow.costs)
         flow.walk(program, rules.find)

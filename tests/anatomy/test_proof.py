@@ -1,0 +1,110 @@
+"""The proof of widths: few runs of the model, and no width passes that must stay equal to another one."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import firefly
+from firefly.anatomy import tracing
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    """Attention that spells out the number of its heads, and a hidden layer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.window = heads, heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 20), nn.Linear(20, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, _ = x.shape
+        q, k, v = (part.reshape(batch, time, self.heads, -1) for part in self.qkv(x).chunk(3, -1))
+        attended = nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def count_runs(model: nn.Module, example: Tensor) -> int:
+    runs: list[Any] = []
+    handle = model.register_forward_pre_hook(lambda *_: runs.append(1))
+    firefly.trace(model, example)
+    handle.remove()
+    return len(runs)
+
+
+def test_what_one_block_needs_is_learnt_once() -> None:
+    """Sixteen blocks whose heads are spelled out take few runs more than four."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 12)
+    few, many = (nn.Sequential(*(Block(12, 3) for _ in range(n))) for n in (4, 16))
+    anatomy = firefly.trace(many, x)
+    assert {anatomy[f"{n}.qkv"].pinned for n in range(16)} == {None}
+    assert {(path, name) for path, name, _ in anatomy.mirrors if name == "heads"} == {
+        (str(n), "heads") for n in range(16)
+    }
+    assert count_runs(many, x) <= count_runs(few, x) + 10
+
+
+def test_noise_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    randn = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda shape, **how: drawn.append(1) or randn(shape, **how))
+    model = nn.Sequential(*(Block(12, 3) for _ in range(4)))
+    firefly.trace(model, randn(2, 5, 12))
+    assert 0 < len(drawn) <= 2 * len(list(model.parameters()))
+
+
+def test_tied_weights_need_one_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    exports: list[int] = []
+    once = tracing._export_once
+    monkeypatch.setattr(tracing, "_export_once", lambda *given: exports.append(1) or once(*given))
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8), nn.Linear(8, 8))
+    model[5].weight = model[0].weight
+    firefly.trace(model, X)
+    assert len(exports) == 1
+
+
+class Equal(nn.Module):
+    """The widths of the first and of the fourth layer must stay equal, which no operator says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third, self.fourth = (nn.Linear(8, 8) for _ in range(4))
+        self.read = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = [torch.relu(layer(x)) for layer in (self.first, self.second, self.third, self.fourth)]
+        if hidden[0].shape != hidden[3].shape:
+            raise ValueError("unequal")
+        return sum(read(h) for read, h in zip(self.read, hidden))  # type: ignore[return-value]
+
+
+def test_widths_that_must_stay_equal_are_pinned() -> None:
+    anatomy = firefly.trace(Equal(), X)
+    assert "unequal" in (anatomy["first"].pinned or "") and "unequal" in (anatomy["fourth"].pinned or "")
+    assert [width.name for width in anatomy.growable()] == ["second", "third"]
+
+
+class Budget(nn.Module):
+    """Each width may grow by itself, but not all of them at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.read = (nn.ModuleList(nn.Linear(8, 8) for _ in range(6)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = [torch.relu(layer(x)) for layer in self.layers]
+        if sum(h.shape[1] > 8 for h in hidden) > 4:
+            raise ValueError("too many")
+        return sum(read(h) for read, h in zip(self.read, hidden))  # type: ignore[return-value]
+
+
+def test_what_is_offered_is_proven_together() -> None:
+    anatomy = firefly.trace(Budget(), X)
+    assert len(anatomy.growable()) == 4
+    assert all("too many" in (width.pinned or "") for width in anatomy if width.name in ("layers.4", "layers.5"))
