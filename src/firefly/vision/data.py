@@ -4,26 +4,19 @@
 images apart for choices that must not see the test set; `normalize` and `augment` work on batches where they lie.
 """
 
-import gzip
 import os
-import struct
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from firefly.errors import FireflyError
-
-Arrays = tuple[NDArray[Any], NDArray[Any]]  # images uint8 (N, C, H, W), labels (N,)
+from firefly.vision.readers import Arrays, demand, read_cifar, read_digits, read_svhn, reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +56,15 @@ def load(name: str, root: str | Path | None = None, split: str = "train") -> Ima
     if split not in ("train", "test"):
         raise FireflyError(f"split={split!r} is not a split of {name}: use 'train' or 'test'")
     source, folder = SETS[name], find_root(root)
-    paths = []
-    for file in source.train if split == "train" else source.test:
+    train, paths = split == "train", []
+    for file in source.train if train else source.test:
         path = find_file(folder, file)
         if path is None:
             raise FireflyError(
                 f"{name}: no {file} in {folder.absolute()}. Fetch it with: firefly data get {name} --data {folder}"
             )
         paths.append(path)
-    images, labels = source.read(paths)
+    images, labels = source.read(paths, source.images[0 if train else 1])
     with reading(paths[-1]):
         demand(len(images) == len(labels) > 0, f"{len(images)} images and {len(labels)} labels")
         demand(int(labels.max()) < source.classes, f"label {labels.max()} where {source.classes} classes are")
@@ -80,7 +73,7 @@ def load(name: str, root: str | Path | None = None, split: str = "train") -> Ima
 
 def find_name(name: str) -> str:
     """The name as `SETS` spells it; case, dashes and underscores do not matter."""
-    plain = name.lower().replace("-", "").replace("_", "")
+    plain = str(name).lower().replace("-", "").replace("_", "")
     for known in SETS:
         if known.replace("-", "") == plain:
             return known
@@ -89,7 +82,10 @@ def find_name(name: str) -> str:
 
 def find_root(root: str | Path | None = None) -> Path:
     """The folder of all data sets: the argument, else the environment's FIREFLY_DATA, else data/."""
-    return Path(root or os.environ.get("FIREFLY_DATA") or "data")
+    folder = root or os.environ.get("FIREFLY_DATA") or "data"
+    if not isinstance(folder, (str, Path)) or "\0" in str(folder):
+        raise FireflyError(f"{folder!r} is not a folder for the data sets: give its path")
+    return Path(folder)
 
 
 def find_file(folder: Path, file: str) -> Path | None:
@@ -99,7 +95,7 @@ def find_file(folder: Path, file: str) -> Path | None:
 
 def hold_out(data: Images, count: int = 5000, seed: int = 0) -> tuple[Images, Images]:
     """Part a training set in two, (the rest, `count` held out), each class in its proportion; the same for a seed."""
-    if not 0 < count < len(data):
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < len(data):
         raise FireflyError(f"hold_out: count={count} must lie between 1 and {len(data) - 1}, for {len(data)} images")
     labels = data.labels.cpu()
     sizes = torch.bincount(labels, minlength=data.classes)
@@ -140,109 +136,17 @@ def augment(images: Tensor, generator: torch.Generator | None = None, pad: int =
     return padded[numbers[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None]]
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file leads to into an error that names the file."""
-    try:
-        yield
-    except (OSError, EOFError, LookupError, ValueError, struct.error, zlib.error) as error:
-        raise FireflyError(
-            f"{path} cannot be read ({error}): cut off or not the file it should be. "
-            "Delete it and fetch it again with: firefly data get"
-        ) from error
-
-
-def demand(condition: bool, otherwise: str) -> None:
-    """Refuse a file that is not as it should be."""
-    if not condition:
-        raise ValueError(otherwise)
-
-
-def read_cifar(paths: list[Path], label_bytes: int) -> Arrays:
-    """CIFAR's binary version: per image its label bytes (the last is the class) and three 32 x 32 planes."""
-    blocks = []
-    for path in paths:
-        with reading(path):
-            raw = np.fromfile(path, np.uint8)
-            size = label_bytes + 3 * 32 * 32
-            demand(len(raw) > 0 and len(raw) % size == 0, f"{len(raw)} bytes are no multiple of {size}")
-            blocks.append(raw.reshape(-1, size))
-    rows = np.concatenate(blocks)
-    planes = np.ascontiguousarray(rows[:, label_bytes:])
-    return planes.reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
-
-
-def read_digits(paths: list[Path]) -> Arrays:
-    """MNIST's two files: images (N, H, W) and labels (N,)."""
-    images, labels = (read_idx(path, dimensions) for path, dimensions in zip(paths, (3, 1)))
-    return images[:, None], labels
-
-
-def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """One idx file of unsigned bytes: 0, 0, 8, the number of dimensions, their sizes (big-endian), the values."""
-    with reading(path):
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        demand(raw[:4] == bytes([0, 0, 8, dimensions]), f"it starts with {raw[:4].hex()}, not 000008{dimensions:02x}")
-        shape = struct.unpack_from(f">{dimensions}I", raw, 4)
-        return np.frombuffer(bytearray(raw), np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-
-
-def read_svhn(paths: list[Path]) -> Arrays:
-    """SVHN's cropped digits: X (32, 32, 3, N) and y (N, 1), where 10 stands for the digit 0."""
-    with reading(paths[0]):
-        arrays = read_mat(paths[0])
-        images, labels = arrays["X"], arrays["y"].ravel()
-        fits = images.dtype == np.uint8 and images.ndim == 4 and images.shape[:3] == (32, 32, 3)
-        demand(fits, f"X is {images.dtype} of shape {images.shape}")
-        demand(len(labels) > 0 and labels.min() >= 1 and labels.max() <= 10, "y must hold 1 to 10")
-        return np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
-
-
-def read_mat(path: Path) -> dict[str, NDArray[Any]]:
-    """The numeric arrays of a MATLAB 5 file by name: a header of 128 bytes, then elements, each perhaps deflated."""
-    raw = memoryview(path.read_bytes())
-    order = {b"\x00\x01IM": "<", b"\x01\x00MI": ">"}.get(bytes(raw[124:128]))
-    if order is None:
-        raise ValueError("not a MATLAB 5 file")
-    arrays = {}
-    for kind, body in split_elements(raw[128:], order):
-        if kind == MAT_COMPRESSED:
-            ((kind, body),) = split_elements(memoryview(zlib.decompress(body)), order)
-        if kind == MAT_MATRIX:
-            (_, flags), (_, shape), (_, name), *values = split_elements(body, order)
-            if 6 <= np.frombuffer(flags, order + "u4")[0] & 0xFF <= 15 and values:  # a class of numbers
-                flat = np.frombuffer(values[0][1], order + MAT_NUMBERS[values[0][0]])
-                arrays[bytes(name).decode()] = flat.reshape(np.frombuffer(shape, order + "i4"), order="F")
-    return arrays
-
-
-def split_elements(raw: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """The (type, content) of the elements that follow one another; short ones keep their content inside the tag."""
-    at = 0
-    while at < len(raw):
-        kind, size = struct.unpack_from(order + "II", raw, at)
-        start = at + 8
-        if kind >> 16:
-            kind, size, start = kind & 0xFFFF, kind >> 16, at + 4
-        demand(start + size <= len(raw), f"an element of {size} bytes is cut off")
-        yield kind, raw[start : start + size]
-        at = start + size + (0 if kind == MAT_COMPRESSED else (at - start - size) % 8)
-
-
-MAT_COMPRESSED, MAT_MATRIX = 15, 14
-MAT_NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-
-
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set: its classes, statistics of its training images, its files and how to read them."""
+    """What is known of a data set: classes, how many images, statistics of its training images, files, their reader."""
 
     classes: int
+    images: tuple[int, int]  # for training, for the test
     mean: tuple[float, ...]  # per channel, in [0, 1]
     std: tuple[float, ...]
     train: tuple[str, ...]  # files, relative to the root
     test: tuple[str, ...]
-    read: Callable[[list[Path]], Arrays]
+    read: Callable[[list[Path], int], Arrays]  # of paths that hold at most so many images
 
 
 def name_idx(folder: str, split: str) -> tuple[str, ...]:
@@ -253,6 +157,7 @@ def name_idx(folder: str, split: str) -> tuple[str, ...]:
 SETS = {
     "cifar10": Source(
         10,
+        (50_000, 10_000),
         (0.4914, 0.4822, 0.4465),
         (0.2470, 0.2435, 0.2616),
         train=tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6)),
@@ -261,18 +166,34 @@ SETS = {
     ),
     "cifar100": Source(
         100,
+        (50_000, 10_000),
         (0.5071, 0.4865, 0.4409),
         (0.2673, 0.2564, 0.2762),
         train=("cifar-100-binary/train.bin",),
         test=("cifar-100-binary/test.bin",),
         read=partial(read_cifar, label_bytes=2),
     ),
-    "mnist": Source(10, (0.1307,), (0.3081,), name_idx("MNIST", "train"), name_idx("MNIST", "t10k"), read_digits),
+    "mnist": Source(
+        10,
+        (60_000, 10_000),
+        (0.1307,),
+        (0.3081,),
+        train=name_idx("MNIST", "train"),
+        test=name_idx("MNIST", "t10k"),
+        read=read_digits,
+    ),
     "fashion-mnist": Source(
-        10, (0.2860,), (0.3530,), name_idx("FashionMNIST", "train"), name_idx("FashionMNIST", "t10k"), read_digits
+        10,
+        (60_000, 10_000),
+        (0.2860,),
+        (0.3530,),
+        train=name_idx("FashionMNIST", "train"),
+        test=name_idx("FashionMNIST", "t10k"),
+        read=read_digits,
     ),
     "svhn": Source(
         10,
+        (73_257, 26_032),
         (0.4377, 0.4438, 0.4728),
         (0.1980, 0.2010, 0.1970),
         train=("train_32x32.mat",),

@@ -1,13 +1,11 @@
 """Fetching the data sets of the experiments (Sec. 3) from their official addresses.
 
 Every file is written beside its place as `.part`, goes on from there after an interruption, is compared with its
-published MD5 and only then renamed; archives are unpacked without ever writing outside their folder.
+published MD5 and only then renamed. An archive that lies there already, put by hand, is compared and unpacked.
 """
 
 import hashlib
 import os
-import shutil
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -18,10 +16,12 @@ from urllib.request import Request, urlopen
 
 from firefly.errors import FireflyError
 from firefly.progress import Line
+from firefly.vision.archive import unpack
 from firefly.vision.data import SETS, find_file, find_name, find_root
 
 CHUNK = 1 << 18
 TIMEOUT = 30  # seconds without a byte
+LARGEST = 200_000_000  # bytes: no file of the sets has more
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ ADDRESSES = {
 def fetch(name: str, root: str | Path | None = None, progress: bool = True) -> Path:
     """Fetch what is missing of a data set into `root` (default as in `load`) and return the folder."""
     name, folder = find_name(name), find_root(root)
+    make_folder(folder)
     wanted = SETS[name].train + SETS[name].test
     for remote in ADDRESSES[name]:
         archive = remote.path.endswith(".tar.gz")
@@ -70,14 +71,23 @@ def fetch(name: str, root: str | Path | None = None, progress: bool = True) -> P
         if all(find_file(folder, file) for file in gives):
             continue
         path = folder / remote.path
-        fetch_file(remote, path, progress)
+        by_hand = path.is_file()
+        if by_hand:
+            check(path, remote.md5)
+        else:
+            fetch_file(remote, path, progress)
         if archive:
-            unpack(path, folder)
-            path.unlink()
-    missing = [file for file in wanted if find_file(folder, file) is None]
-    if missing:
-        raise FireflyError(f"{name}: fetched, but {', '.join(missing)} did not come; look into {folder.absolute()}")
+            unpack(path, folder, wanted, sum(SETS[name].images))
+            if not by_hand:
+                path.unlink()
     return folder
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FireflyError(f"cannot make the folder {folder}: {error.strerror}; give another one") from error
 
 
 def fetch_file(remote: Remote, path: Path, progress: bool = True) -> None:
@@ -89,10 +99,13 @@ def fetch_file(remote: Remote, path: Path, progress: bool = True) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             transfer(address, part, progress)
-            check(part, remote.md5)
-            os.replace(part, path)
-            return
-        except (OSError, HTTPException) as error:
+            found = find_md5(part)
+            if found == remote.md5:
+                os.replace(part, path)
+                return
+            part.unlink()
+            failures.append(f"{address}: wrong checksum: MD5 {found}, published {remote.md5}")
+        except (OSError, HTTPException, ValueError) as error:
             failures.append(f"{address}: {error}")
     raise FireflyError(
         f"could not fetch {path.name}:\n  " + "\n  ".join(failures) + "\n"
@@ -114,8 +127,8 @@ def transfer(address: str, part: Path, progress: bool = True) -> None:
     with response:
         if response.status != 206:
             done = 0
-        length = response.headers.get("Content-Length")
-        total = done + int(length) if length else None
+        length = response.headers.get("Content-Length", "")
+        total = done + int(length) if length.isdecimal() else None  # without it the checksum decides
         with part.open("ab" if done else "wb") as file:
             done = copy(response, file, done, show(part.stem, total, progress))
     if total is not None and done < total:
@@ -127,6 +140,8 @@ def copy(response: IO[bytes], file: IO[bytes], done: int, report: Callable[[int,
     while chunk := response.read(CHUNK):
         file.write(chunk)
         done += len(chunk)
+        if done > LARGEST:
+            raise OSError(f"more than {LARGEST:,} bytes came, and no file of the data sets has so many")
         report(done, False)
     report(done, True)
     return done
@@ -138,40 +153,19 @@ def show(name: str, total: int | None, progress: bool) -> Callable[[int, bool], 
     return lambda done, end: line(f"{name}: {done / 1e6:.1f}{of} MB", last=end)
 
 
-def check(part: Path, md5: str) -> None:
-    """Delete and refuse a file whose MD5 is not the published one."""
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != md5:
-        part.unlink()
-        raise OSError(f"wrong checksum: MD5 {found}, published {md5}")
+def find_md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive of plain files and folders; with anything else in it, or a path outside, nothing is."""
+def check(path: Path, md5: str) -> None:
+    """Refuse a file, put there by hand, that is not the published one."""
     try:
-        with tarfile.open(archive) as tar:
-            members = tar.getmembers()
-            for member in members:
-                inside = (folder / member.name).resolve().is_relative_to(folder.resolve())
-                if not (inside and (member.isfile() or member.isdir())):
-                    raise FireflyError(
-                        f"{archive} holds {member.name!r}, no plain file below {folder}: nothing unpacked"
-                    )
-            for member in members:
-                write_member(tar, member, folder / member.name)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise FireflyError(f"{archive} cannot be unpacked ({error}): delete it and fetch it again") from error
-
-
-def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    """Write one file of an archive under another name first, so that an interrupted one never looks whole."""
-    source = tar.extractfile(member)
-    if source is None:  # a folder
-        path.mkdir(parents=True, exist_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with source, part.open("wb") as file:
-        shutil.copyfileobj(source, file)
-    os.replace(part, path)
+        found = find_md5(path)
+    except OSError as error:
+        raise FireflyError(f"{path} cannot be read: {error.strerror}; it must be a file you may read") from error
+    if found != md5:
+        raise FireflyError(
+            f"{path} has the MD5 {found}, the published file {md5}: it is cut off or another one. "
+            "Delete it and run the command again"
+        )
