@@ -127,10 +127,10 @@ def pack(kind: str, raw: bytes) -> bytes:
     """As it comes from the net: gzipped, or the elements of the MATLAB file deflated."""
     if kind != "mat":
         return gzip.compress(raw, 1, mtime=0)
-    squeezed = zlib.compress(raw[: len(raw) // 2]), zlib.compress(raw[len(raw) // 2 :])
+    squeezed = zlib.compress(raw[: len(raw) // 2], 1), zlib.compress(raw[len(raw) // 2 :], 1)
     try:
         size = 8 + struct.unpack_from("<I", raw, 4)[0]
-        squeezed = zlib.compress(raw[:size]), zlib.compress(raw[size:])
+        squeezed = zlib.compress(raw[:size], 1), zlib.compress(raw[size:], 1)
     except struct.error:
         pass
     body = b"".join(struct.pack("<II", 15, len(part)) + part for part in squeezed)

@@ -99,9 +99,17 @@ def test_a_small_archive_that_stands_for_much_is_not_unpacked(tmp_path, kind):
     info.size = 10**9
     content = gzip.compress(info.tobuf()) + 50 * gzip.compress(bytes(20_000_000))
     tracemalloc.start()
-    refuse(tmp_path, content, "more than 1,054,724 bytes")
+    refuse(tmp_path, content, "1,000,000,000 bytes" if kind == tarfile.REGTYPE else "more than 1,054,724 bytes")
     assert tracemalloc.get_traced_memory()[1] < 8_000_000
     tracemalloc.stop()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("size", [10**9, 2**62, -1])
+def test_a_size_that_no_data_set_has_is_refused_at_once(tmp_path, size):
+    info = make_member(TRAIN)
+    info.size = size
+    refuse(tmp_path, gzip.compress(info.tobuf(tarfile.GNU_FORMAT)), f"is said to have {size:,} bytes")
 
 
 def test_headers_that_announce_headers_without_end_are_refused(tmp_path):

@@ -44,7 +44,7 @@ def unpack(archive: Path, folder: Path, wanted: Collection[str], images: int) ->
             Bounded(archive, most) as stream,
             tarfile.open(fileobj=stream, mode="r|") as tar,
         ):
-            found = take_members(tar, wanted, Path(shelf), archive)
+            found = take_members(tar, wanted, Path(shelf), archive, most)
             missing = [name for name in wanted if name not in found]
             if missing:
                 raise FireflyError(f"{archive} does not hold {', '.join(missing)}: nothing unpacked; delete it")
@@ -61,10 +61,14 @@ def unpack(archive: Path, folder: Path, wanted: Collection[str], images: int) ->
         ) from error
 
 
-def take_members(tar: tarfile.TarFile, wanted: Collection[str], shelf: Path, archive: Path) -> dict[str, Path]:
+def take_members(
+    tar: tarfile.TarFile, wanted: Collection[str], shelf: Path, archive: Path, most: int
+) -> dict[str, Path]:
     """Copy the wanted files onto the shelf, each under a number, and refuse what no data set has."""
     found: dict[str, Path] = {}
     for number, member in enumerate(tar):
+        if not 0 <= member.size <= most:  # before tarfile looks for its end
+            raise ValueError(f"{member.name!r} is said to have {member.size:,} bytes")
         if not is_plain(member):
             raise FireflyError(
                 f"{archive} holds {member.name!r}, which is no plain file below its folder: nothing unpacked. "
