@@ -8,6 +8,7 @@ norm and activation, after a block of a ResNet or transformer, not inside a bran
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,8 +20,10 @@ from torch.utils._pytree import tree_leaves
 from firefly.anatomy.tracing import as_arguments, check_model, trace
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError, first_line
+from firefly.stages.optimizer import check_optimizer
+from firefly.surgery.guard import interruptible, unbroken
 from firefly.surgery.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_free, put, take_out
-from firefly.surgery.swap import swapped, switched
+from firefly.surgery.swap import clone_buffers, swapped, switched
 
 Sites = str | type[nn.Module] | Iterable[str | type[nn.Module]] | None
 
@@ -57,24 +60,27 @@ def deepen(
     """
     check_model(model)
     _check_options(count, kernel, activation)
+    if optimizer is not None:
+        check_optimizer(optimizer, model)
     calls = _watch(model, example)
     names, must = _find_sites(model, calls, sites)
     norm = any(isinstance(module, BATCH_NORMS) for module in model.modules()) if norm is None else norm
     done: list[str] = []
-    try:
+    with interruptible(), ExitStack() as undo:
+        undo.callback(take_out, model, done)
         for name in names:
-            done.append(put(model, name, _make(model, calls[name], kernel, norm, activation)))
+            with unbroken():
+                done.append(put(model, name, _make(model, calls[name], kernel, norm, activation)))
         fitting = _keep_fitting(model, example, done, must)
-        take_out(model, [path for path in done if path not in fitting])
-        done = list(fitting)
-        for site in [_site(path) for path in fitting] * (count - 1):
-            done.append(put(model, site, _make(model, calls[site], kernel, norm, activation)))
-    except BaseException:
-        take_out(model, done)
-        raise
-    if optimizer is not None:
-        last = optimizer.param_groups[-1]["params"]
-        last.extend(p for path in done for p in model.get_submodule(path).parameters())
+        with unbroken():
+            take_out(model, [path for path in done if path not in fitting])
+            done[:] = fitting
+            for site in [_site(path) for path in fitting] * (count - 1):
+                done.append(put(model, site, _make(model, calls[site], kernel, norm, activation)))
+            fresh = [p for path in done for p in model.get_submodule(path).parameters()]
+            if optimizer is not None:
+                optimizer.param_groups[-1]["params"].extend(fresh)
+            undo.pop_all()
     order = list(find_layers(model))
     return sorted(done, key=order.index)
 
@@ -148,22 +154,22 @@ def _watch(model: nn.Module, example: Any) -> dict[str, Call]:
 
         return hook
 
-    handles = [module.register_forward_hook(record(name)) for name, module in model.named_modules()]
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
         with (
+            interruptible(),
             torch.random.fork_rng(devices=devices),
             torch.enable_grad(),
             switched(model.modules(), False),
-            swapped(model, buffers),
+            swapped(model, clone_buffers(model)),
+            ExitStack() as hooks,
         ):
+            with unbroken():
+                for name, module in model.named_modules():
+                    hooks.callback(module.register_forward_hook(record(name)).remove)
             outputs = model(*args, **kwargs)
     except Exception as error:
         raise FireflyError(f"the model does not run on the example: {first_line(error)}") from error
-    finally:
-        for handle in handles:
-            handle.remove()
     ends += [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
     return calls
 

@@ -25,8 +25,9 @@ from firefly.anatomy.graph import Flow
 from firefly.anatomy.proof import prove
 from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError, first_line
+from firefly.surgery.guard import unbroken
 from firefly.surgery.residual import Residual, awake, find_dormant
-from firefly.surgery.swap import find_tensor, swapped, switched
+from firefly.surgery.swap import clone_buffers, find_tensor, swapped, switched
 from firefly.tensors import Layout, Run
 
 
@@ -118,12 +119,13 @@ def _reached(model: nn.Module, program: torch.export.ExportedProgram) -> set[int
 
 def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        # an interrupt inside it can abort the process
+        with unbroken(), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             return torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         try:
-            with torch.no_grad(), swapped(model, {n: b.clone() for n, b in model.named_buffers()}):
+            with torch.no_grad(), swapped(model, clone_buffers(model)):
                 model(*args, **kwargs)
         except Exception as own:
             raise FireflyError(f"the model does not run on the example: {first_line(own)}") from own

@@ -2,28 +2,24 @@
 
 import hashlib
 import json
-import math
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
-from firefly.errors import FireflyError
+from firefly.checkpoint.forms import CONTENT, HEAD, OPTIMIZER, check_form
+from firefly.checkpoint.packing import Json, Tensors, copy_out, revive
+from firefly.errors import FireflyError, first_line
+from firefly.surgery.guard import unbroken
 
 SCHEMA = 1
-UNSUPPORTED = {torch.complex32, torch.complex128, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2}  # by safetensors
-
-Tensors = dict[str, Tensor]
-Json = dict[str, Any]
 
 
 def publish(folder: Path, content: Json, tensors: Tensors) -> None:
@@ -36,20 +32,29 @@ def publish(folder: Path, content: Json, tensors: Tensors) -> None:
     content = {"schema": SCHEMA, "firefly": find_version(), "torch": str(torch.__version__)} | content
     content |= {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "strides": strides}
     content |= {"checksum": hash_json(content)}
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with hold(folder, alone=True):
         try:
             write(file, data)
             write(temporary, json.dumps(content, indent=1).encode())
         except BaseException:
-            file.unlink(missing_ok=True)
-            temporary.unlink(missing_ok=True)
+            with unbroken():
+                file.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise
-        os.replace(temporary, folder / "checkpoint.json")
-        for pattern in ("tensors-*.safetensors", "checkpoint-*.tmp"):
-            for stale in folder.glob(pattern.replace("*", "[0-9a-f]" * 16)):
-                if stale != file:
-                    stale.unlink(missing_ok=True)
+        with unbroken():
+            os.replace(temporary, folder / "checkpoint.json")
+            for pattern in ("tensors-*.safetensors", "checkpoint-*.tmp"):
+                for stale in folder.glob(pattern.replace("*", "[0-9a-f]" * 16)):
+                    if stale != file:
+                        stale.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise FireflyError(f"{folder} cannot be a folder, as there is a file: give another place to save to") from error
 
 
 def write(path: Path, data: bytes) -> None:
@@ -81,34 +86,42 @@ def hold(folder: Path, alone: bool) -> Iterator[None]:
 
 def read(folder: Path) -> tuple[Json, Tensors]:
     """The JSON of a checkpoint and its tensors in the memory format they had, if both are whole."""
-    if not (folder / "checkpoint.json").is_file():
+    path = folder / "checkpoint.json"
+    if not path.is_file():
         missing = "checkpoint.json in the folder" if folder.is_dir() else "folder"
         raise FireflyError(f"no {missing} {folder}: give a folder that firefly.save wrote")
     with hold(folder, alone=False):
-        text = (folder / "checkpoint.json").read_bytes()
-        content = check_json(folder / "checkpoint.json", text)
-        file = folder / Path(content["file"]).name
+        text = path.read_bytes()
+        head = check_json(path, text)
+        file = folder / head["file"]
         if not file.is_file():
             raise FireflyError(f"{file} is missing: copy the whole checkpoint folder, or load another one")
         data = file.read_bytes()
-    if hashlib.sha256(data).hexdigest() != content["sha256"]:
+    if hashlib.sha256(data).hexdigest() != head["sha256"]:
         raise FireflyError(f"{file} is truncated or altered (its hash differs): load another checkpoint")
-    strides, flat = content["strides"], safetensors.torch.load(data)
-    tensors = {key: torch.empty_strided(t.shape, strides[key], dtype=t.dtype).copy_(t) for key, t in flat.items()}
-    return json.loads(text, object_hook=partial(revive, tensors=tensors)), tensors
+    tensors = read_tensors(file, data, head["strides"])
+    content = json.loads(text, object_hook=partial(revive, tensors=tensors))
+    content.setdefault("deeper", [])
+    check_form(content, CONTENT, f"{path}: content")
+    for kind, form in (("optimizer", OPTIMIZER), ("grower", object)):
+        if content.setdefault(kind, None) is not None:
+            check_form(content[kind], form, f"{path}: {kind}")
+    return content, tensors
 
 
 def check_json(path: Path, text: bytes) -> Json:
     """The JSON of a checkpoint as it is written, if this Firefly can read it and nothing in it was altered."""
     try:
         content = json.loads(text)
-        schema, checksum = int(content["schema"]), content.pop("checksum", None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        schema, checksum = content["schema"], content.pop("checksum", None)
+        intact = checksum == hash_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FireflyError(f"{path} is truncated or altered (not our JSON): load another checkpoint") from error
-    if schema > SCHEMA:
+    if type(schema) is int and schema > SCHEMA:
         raise FireflyError(f"{path} was written by a newer Firefly (schema {schema}), this one reads {SCHEMA}: upgrade")
-    if checksum != hash_json(content):
+    if not intact or type(schema) is not int:
         raise FireflyError(f"{path} is truncated or altered (its checksum differs): load another checkpoint")
+    check_form(content, HEAD, f"{path}: content")
     return content
 
 
@@ -116,50 +129,30 @@ def hash_json(content: Json) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def read_tensors(file: Path, data: bytes, strides: dict[str, list[int]]) -> Tensors:
+    """The tensors of a file in the memory format they had."""
+    try:
+        flat = safetensors.torch.load(data)
+    except Exception as error:
+        raise FireflyError(f"{file} holds no safetensors ({first_line(error)}): load another checkpoint") from error
+    if wrong := [key for key, tensor in flat.items() if not is_dense(tensor.shape, strides.get(key))]:
+        raise FireflyError(f"{file}: {wrong[0]!r:.60} has no strides that fit its shape: load another checkpoint")
+    return {key: torch.empty_strided(t.shape, strides[key], dtype=t.dtype).copy_(t) for key, t in flat.items()}
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int] | None) -> bool:
+    """Whether a tensor of this shape and these strides fills its memory without gaps or overlaps."""
+    if strides is None or len(shape) != len(strides):
+        return False
+    filled = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape) if size > 1):
+        if stride != filled and 0 not in shape:
+            return False
+        filled *= size
+    return True
+
+
 def find_version() -> str:
     with suppress(metadata.PackageNotFoundError):
         return metadata.version("firefly-descent")
     return "unknown"
-
-
-def copy_out(key: str, tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU that shares memory with no other."""
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype in UNSUPPORTED:
-        raise FireflyError(f"cannot save {key}: safetensors has no {tensor.layout} {tensor.dtype}; convert it before")
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def pack(value: Any, where: str, tensors: Tensors) -> Any:
-    """`value` as JSON: its tensors move to `tensors`; what JSON lacks is marked $tensor, $tuple, $float or $dict."""
-    if value is None or type(value) in (bool, int, str):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, Tensor):
-        while where in tensors:  # 1 and "1" may both be keys
-            where += "+"
-        tensors[where] = value
-        return {"$tensor": where}
-    if type(value) in (list, tuple, torch.Size):
-        items = [pack(item, f"{where}/{index}", tensors) for index, item in enumerate(value)]
-        return items if type(value) is list else {"$tuple": items}
-    if isinstance(value, dict):
-        pairs = [(pack(key, where, tensors), pack(item, f"{where}/{key}", tensors)) for key, item in value.items()]
-        plain = all(type(key) is str and not key.startswith("$") for key in value)
-        return dict(pairs) if plain else {"$dict": pairs}
-    kind = type(value).__name__
-    raise FireflyError(f"cannot save {where} = {value!r:.80}: make it a tensor or a plain number instead of a {kind}")
-
-
-def revive(value: Json, tensors: Tensors) -> Any:
-    """What `pack` marked, as it was."""
-    match value:
-        case {"$tensor": key}:
-            return tensors[key]
-        case {"$float": text}:
-            return float(text)
-        case {"$tuple": items}:
-            return tuple(items)
-        case {"$dict": pairs}:
-            return dict(pairs)
-    return value

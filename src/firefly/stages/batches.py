@@ -17,6 +17,7 @@ from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
 from firefly.progress import Line
 from firefly.stages.budget import Budget
+from firefly.surgery.guard import interruptible
 
 Widths = Iterable[str] | Callable[[Any], bool] | None
 
@@ -102,7 +103,7 @@ def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
     """A growth leaves the random state, the modes and the gradients as they were; dropout is off inside."""
     gradients = [(p, p.grad) for p in model.parameters()]
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with ExitStack() as stack:
+    with interruptible(), ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
         if model.training:
             stack.enter_context(WithoutDropout())

@@ -17,7 +17,8 @@ from firefly.errors import FireflyError
 from firefly.neighborhood.overgrown import Epsilon, OverGrown, subset
 from firefly.stages.budget import Chosen
 from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow, list_woken
-from firefly.surgery.swap import find_tensor, places
+from firefly.surgery.guard import unbroken
+from firefly.surgery.swap import find_tensor, places, renew
 from firefly.tensors import make_plan
 
 
@@ -74,7 +75,7 @@ def commit(
     successors: Successors = {}
     for model, tensors in grown.items():
         olds = {name: find_tensor(model, name) for name in tensors}
-        fresh = {name: _renew(olds[name], tensor) for name, tensor in tensors.items()}
+        fresh = {name: renew(olds[name], tensor) for name, tensor in tensors.items()}
         changes += [(store, key, old, new) for store, key, old, new in places(model, fresh)]
         for path, attribute, value in sizes:
             module = model.get_submodule(path)
@@ -83,14 +84,15 @@ def commit(
     if optimizer is not None:
         changes += follow(optimizer, successors, plans, list_woken(optimizer, changes, next(iter(grown))))
     done: list[Change] = []
-    try:
-        for change in changes:
-            done.append(change)
-            _put(change[0], change[1], change[3])
-    except BaseException:
-        for where, key, old, _ in reversed(done):
-            _put(where, key, old)
-        raise
+    with unbroken():
+        try:
+            for change in changes:
+                done.append(change)
+                _put(change[0], change[1], change[3])
+        except BaseException:
+            for where, key, old, _ in reversed(done):
+                _put(where, key, old)
+            raise
 
 
 def _put(where: Any, key: Any, value: Any) -> None:
@@ -100,16 +102,3 @@ def _put(where: Any, key: Any, value: Any) -> None:
         where.pop(key, None)
     else:
         where[key] = value
-
-
-def _renew(old: Tensor, tensor: Tensor) -> Tensor:
-    """The grown tensor as a parameter like the old one, with the marks and hooks that the user put on it."""
-    if not isinstance(old, nn.Parameter):
-        return tensor
-    new = nn.Parameter(tensor, requires_grad=old.requires_grad)
-    new.__dict__.update(old.__dict__)
-    for hook in (old._backward_hooks or {}).values():
-        new.register_hook(hook)
-    for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
-        new.register_post_accumulate_grad_hook(hook)
-    return new

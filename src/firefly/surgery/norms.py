@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.surgery.swap import switched
+from firefly.surgery.swap import exchanged, switched
 from firefly.tensors import Plan, carry, per_entry
 
 STATISTICS = ("mean of data", "variance of data")
@@ -18,16 +18,11 @@ STATISTICS = ("mean of data", "variance of data")
 def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
     """Set the running statistics of every norm to their plain average over the batches."""
     norms: list[Any] = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
-    momenta = [(norm, norm.momentum) for norm in norms]
-    try:
-        with switched(norms, True):
-            for k, batch in enumerate(batches):
-                for norm in norms:
-                    norm.momentum = 1 / (k + 1)
-                loss(model, batch)
-    finally:
-        for norm, momentum in momenta:
-            norm.momentum = momentum
+    with switched(norms, True), exchanged((norm, "momentum", norm.momentum) for norm in norms):
+        for k, batch in enumerate(batches):
+            for norm in norms:
+                norm.momentum = 1 / (k + 1)
+            loss(model, batch)
 
 
 def adopt_statistics(

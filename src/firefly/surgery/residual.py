@@ -10,8 +10,7 @@ and a forward hook applies it: the model keeps its classes, its names and its fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
+from firefly.surgery.guard import interruptible
 from firefly.surgery.swap import swapped
 
 NAME = "deeper"
@@ -139,8 +139,7 @@ def find_dormant(model: nn.Module) -> dict[str, Residual]:
     return {path: one for path, one in layers if one.dormant and all(p.requires_grad for p in one.parameters())}
 
 
-@contextmanager
-def awake(model: nn.Module, layers: Mapping[str, Residual]) -> Iterator[None]:
+def awake(model: nn.Module, layers: Mapping[str, Residual]) -> interruptible:
     """Inside the block these dormant layers have a few random neurons, so that their widths can be traced."""
     generator = torch.Generator().manual_seed(0)
     tensors: dict[str, Tensor] = {}
@@ -149,8 +148,7 @@ def awake(model: nn.Module, layers: Mapping[str, Residual]) -> Iterator[None]:
         for name, shape in _shapes(layer, PROBE).items():
             tensors[f"{path}.{name}"] = _draw(layer, name, shape, generator)
         sizes += [(f"{path}.{module}", attribute, value) for module, attribute, value in _sizes(layer, PROBE)]
-    with swapped(model, tensors, sizes):
-        yield
+    return swapped(model, tensors, sizes)
 
 
 def _draw(layer: Residual, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

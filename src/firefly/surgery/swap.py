@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+
+from firefly.surgery.guard import interruptible
+
+Place = tuple[dict[str, Any], str, Any, Tensor]  # where a tensor stands, under which name, itself, its successor
 
 
 def find_tensor(model: nn.Module, name: str) -> Tensor:
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
     return module._parameters[leaf] if leaf in module._parameters else module._buffers[leaf]  # type: ignore[return-value]
-
-
-Place = tuple[dict[str, Any], str, Any, Tensor]  # where a tensor stands, under which name, itself, its successor
 
 
 def places(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Place]:
@@ -30,35 +30,66 @@ def places(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Place]:
     ]
 
 
-@contextmanager
+class exchanged(interruptible):
+    """Inside the block other values stand at these places, (a dict or module, a key or attribute, the other value)."""
+
+    def __init__(self, changes: Iterable[tuple[Any, str, Any]]) -> None:
+        self.others = list(changes)
+        self.own = [(where, key, read(where, key)) for where, key, _ in self.others]
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            for where, key, value in self.others:
+                put(where, key, value)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        for where, key, value in reversed(self.own):
+            put(where, key, value)
+        super().__exit__()
+
+
+def read(where: Any, key: str) -> Any:
+    return getattr(where, key) if isinstance(where, nn.Module) else where[key]
+
+
+def put(where: Any, key: str, value: Any) -> None:
+    if isinstance(where, nn.Module):
+        setattr(where, key, value)
+    else:
+        where[key] = value
+
+
 def swapped(
     model: nn.Module, tensors: Mapping[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
-) -> Iterator[None]:
+) -> interruptible:
     """Inside the block the model holds these tensors and attribute values instead of its own."""
-    found = places(model, tensors)
-    attributes = [(model.get_submodule(path), name, value) for path, name, value in sizes]
-    own = [(module, name, getattr(module, name)) for module, name, _ in attributes]
-    try:
-        for store, key, _, tensor in found:
-            store[key] = tensor
-        for module, name, value in attributes:
-            setattr(module, name, value)
-        yield
-    finally:
-        for store, key, tensor, _ in found:
-            store[key] = tensor
-        for module, name, value in own:
-            setattr(module, name, value)
+    stand_ins = [(store, key, other) for store, key, _, other in places(model, tensors)]
+    return exchanged([*stand_ins, *((model.get_submodule(path), name, value) for path, name, value in sizes)])
 
 
-@contextmanager
-def switched(modules: Iterable[nn.Module], training: bool) -> Iterator[None]:
+def switched(modules: Iterable[nn.Module], training: bool) -> interruptible:
     """Inside the block these modules are in train (or eval) mode; afterwards each is as it was."""
-    before = [(module, module.training) for module in modules]
-    try:
-        for module, _ in before:
-            module.training = training
-        yield
-    finally:
-        for module, flag in before:
-            module.training = flag
+    return exchanged((module, "training", training) for module in modules)
+
+
+def clone_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the model's buffers, for a forward in train mode to write to."""
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def renew(old: Tensor, tensor: Tensor) -> Tensor:
+    """The tensor as one of the old one's kind, on its device, with the marks and hooks that the user put on it."""
+    new = tensor.to(old.device)
+    if isinstance(old, nn.Parameter):
+        new = nn.Parameter(new)
+        for hook in (old._backward_hooks or {}).values():
+            new.register_hook(hook)
+        for hook in (getattr(old, "_post_accumulate_grad_hooks", None) or {}).values():
+            new.register_post_accumulate_grad_hook(hook)
+        new.requires_grad_(old.requires_grad)
+    vars(new).update(vars(old))
+    return new

@@ -7,8 +7,6 @@ batch norms, one more kernel each, are added up once per epoch instead. Both are
 steps, and for everyone else, the model holds its own tensors.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
+from firefly.surgery.guard import interruptible
+from firefly.surgery.swap import exchanged
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # a SyncBatchNorm insists on its counter
@@ -69,17 +69,9 @@ def make_stand_ins(model: nn.Module, precision: str) -> StandIns:
     return StandIns(weights, copies, counters, slots)
 
 
-@contextmanager
-def swap_in(stand_ins: StandIns) -> Iterator[None]:
+def swap_in(stand_ins: StandIns) -> interruptible:
     """Let the modules hold the stand-ins for a while."""
-    own = [(place, name, place[name]) for place, name, _ in stand_ins.slots]
-    try:
-        for place, name, value in stand_ins.slots:
-            place[name] = value
-        yield
-    finally:
-        for place, name, value in own:
-            place[name] = value
+    return exchanged(stand_ins.slots)
 
 
 @torch.no_grad()
