@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-
 OUTPUTS = [-0.046065375, 0.522299647, -1.158932328]  # summed over the example, in eval mode
 
 

@@ -99,7 +99,8 @@ def is_explained(one: Grown, grown: list[Grown]) -> bool:
 
 def check_attributes(path: str, module: nn.Module, saved: Json, grown: list[Grown]) -> None:
     """Refuse other whole numbers on torch's layers than those that mirror a width; the user's own may be anything."""
-    theirs = list_options(type(module))
+    kind: Any = type(module)
+    theirs = list_options(kind)
     inside = [one for one in grown if one.name.rpartition(".")[0] == path]
     for name, value in find_new_sizes(module, saved).items():
         old = getattr(module, name)
@@ -108,10 +109,10 @@ def check_attributes(path: str, module: nn.Module, saved: Json, grown: list[Grow
 
 
 @cache
-def list_options(kind: type) -> frozenset[str]:
+def list_options(kind: Any) -> frozenset[str]:
     """The options of torch's own layer that this class is or derives from."""
     torchs = [one for one in kind.__mro__ if one.__module__.startswith("torch.nn.modules") and one is not nn.Module]
-    return frozenset(name for one in torchs for name in signature(one.__init__).parameters)
+    return frozenset(name for one in torchs for name in signature(one).parameters)
 
 
 def is_mirrored(old: Any, value: Any, inside: list[Grown], grown: list[Grown]) -> bool:

@@ -50,9 +50,7 @@ def check_form(value: Any, form: Any, where: str) -> None:
     """Refuse a value that is not of this form, and name it."""
     kind = type(form) if isinstance(form, (list, dict)) else form
     if not (kind is object or (type(value) is kind if isinstance(kind, type) else kind(value))):
-        raise FireflyError(
-            f"{where} = {value!r:.60} is not what firefly.save writes there: load another one"
-        )
+        raise FireflyError(f"{where} = {value!r:.60} is not what firefly.save writes there: load another one")
     if isinstance(form, list):
         for place, item in enumerate(value):
             check_form(item, form[0], f"{where}[{place}]")

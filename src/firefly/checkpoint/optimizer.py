@@ -51,7 +51,7 @@ def insert_layers(optimizer: Optimizer, model: nn.Module, layers: list[str], sav
 def keep(optimizer: Optimizer) -> Any:
     """A function that puts back all that a load may change in the optimiser."""
     values, groups = dict(vars(optimizer)), [(group, dict(group)) for group in optimizer.param_groups]
-    params = [(group["params"], list(group["params"])) for group in optimizer.param_groups]
+    members = [(group["params"], list(group["params"])) for group in optimizer.param_groups]
 
     def put_back() -> None:
         vars(optimizer).clear()
@@ -59,8 +59,8 @@ def keep(optimizer: Optimizer) -> Any:
         for group, content in groups:
             group.clear()
             group.update(content)
-        for members, content in params:
-            members[:] = content
+        for params, whole in members:
+            params[:] = whole
 
     return put_back
 
