@@ -782,8 +782,10 @@ class PixelShuffle(nn.Module):
         return self.paint(F.relu(x))
 
 
-@specimen("channel_shuffle", IMAGES, grows={}, pinned={"head": "output"})
+@specimen("channel_shuffle", IMAGES, grows={"stem": 4, "conv1": 3}, pinned={"head": "output"})
 class ShuffleNet(nn.Module):
+    """Two groups for ever: a neuron is a channel of each group, or of each group and each half of the shuffled."""
+
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, padding=1)
@@ -1030,15 +1032,43 @@ class TorchAttention(nn.MultiheadAttention):
         return super().forward(x, x, x, need_weights=False)[0]
 
 
-@specimen("vit_multihead", IMAGES, grows={"blocks.0.mlp.0": 24}, pinned={"patch": "layer_norm", "head": "output"})
-def vit_multihead() -> nn.Module:
+@specimen("vit_own_multihead", IMAGES, grows={"blocks.0.mlp.0": 24}, pinned={"patch": "layer_norm", "head": "output"})
+def vit_own_multihead() -> nn.Module:
+    """A subclass may do anything in its forward, so that its heads stay."""
     return ViT(16, ViTBlock(TorchAttention(16, 4, batch_first=True), 16, 24))
+
+
+class MultiheadBlock(nn.Module):
+    """nn.MultiheadAttention as it comes: from itself, then from fewer features of the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.few = nn.LayerNorm(16), nn.LayerNorm(16), nn.Linear(16, 6)
+        self.itself = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.other = nn.MultiheadAttention(16, 2, add_bias_kv=True, add_zero_attn=True, kdim=6, vdim=6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm1(x)
+        x = x + self.itself(y, y, y, need_weights=False)[0]
+        y, few = self.norm2(x).transpose(0, 1), torch.tanh(self.few(x)).transpose(0, 1)
+        mask = torch.ones(len(y), len(y), dtype=torch.bool, device=x.device).triu(3)
+        return x + self.other(y, few, few, attn_mask=mask)[0].transpose(0, 1)
+
+
+@specimen(
+    "vit_multihead",
+    IMAGES,
+    grows={"blocks.0.itself": 4, "blocks.0.few": 6, "blocks.0.other": 2},
+    pinned={"patch": "layer_norm", "head": "output"},
+)
+def vit_multihead() -> nn.Module:
+    return ViT(16, MultiheadBlock())
 
 
 @specimen(
     "vit_encoder_layer",
     IMAGES,
-    grows={"blocks.0.linear1": 20, "blocks.1.linear1": 24},
+    grows={"blocks.0.self_attn": 2, "blocks.0.linear1": 20, "blocks.1.self_attn": 4, "blocks.1.linear1": 24},
     pinned={"patch": "layer_norm", "head": "output"},
 )
 def vit_encoder_layer() -> nn.Module:

@@ -50,6 +50,9 @@ def activation(dims: Iterable[Axis]) -> Value:
     return Value(dims, (NOWHERE,) * len(dims))
 
 
+Choice = tuple[str, str]  # an operator and the line where it stands
+
+
 @dataclass(frozen=True)
 class Mirror:
     """An attribute of a module that equals the length of an axis."""
@@ -72,14 +75,9 @@ class Flow:
         default_factory=list
     )  # axes in the shapes that a module's forward spells out
     costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
-    inner: bool = False  # read view(.., 3, h, d) as three times h neurons instead of three neurons
-    asked: bool = False  # whether some operator could be read either way
+    choices: dict[Choice, int] = field(default_factory=dict)  # how to read what can be read in several ways
+    asked: dict[Choice, tuple[int, list[Axis]]] = field(default_factory=dict)  # what could, in how many ways
     node: fx.Node | None = None
-
-    @property
-    def prefer_inner(self) -> bool:
-        self.asked = True
-        return self.inner
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -127,6 +125,13 @@ class Flow:
         """The forward names these sizes itself, perhaps by an attribute of its module."""
         self.shaped += [(self.path(), axis) for axis in dims if axes.growable(axis)]
 
+    def choose(self, ways: int, axis: Axis) -> int:
+        """Which of so many ways to read this operator on the axis: the first, or one that frees more widths."""
+        place = self.operator(), self.where() or self.path()
+        most, known = self.asked.get(place, (0, []))
+        self.asked[place] = max(ways, most), [*known, axis]
+        return min(self.choices.get(place, 0), ways - 1)
+
     def cost(self, *dims: Axis) -> None:
         self.costs.append(dims)
 
@@ -160,6 +165,7 @@ class Flow:
     # ---- walking the graph -----------------------------------------------------------------------------------------
 
     def walk(self, program: torch.export.ExportedProgram, rules: Callable[[str], Callable[..., Any]]) -> None:
+        program.graph.eliminate_dead_code()  # what nobody reads pins nothing
         signature = program.graph_signature
         kinds = {spec.arg.name: spec for spec in signature.input_specs}
         values: dict[fx.Node, Any] = {}

@@ -17,10 +17,11 @@ from firefly.anatomy import axes
 from firefly.anatomy.axes import Space
 from firefly.anatomy.graph import Flow
 from firefly.anatomy.widths import Anatomy, Runs
+from firefly.surgery.swap import list_sizes
 from firefly.tensors import Run
 
 Mirrors = tuple[tuple[str, str, Runs], ...]  # module, attribute, the axis whose length it equals
-MOST = 6  # attributes of one width that are tried in every combination
+MOST = 6  # attributes of one width, by class, that are tried in every combination
 
 
 @dataclass
@@ -38,16 +39,17 @@ class Search:
 
     def find(self, name: str, works: Callable[[Mirrors], bool]) -> Mirrors | None:
         """The fewest attributes with which the width can grow, or None."""
-        options = self.options.get(name, ())[:MOST]
-        kinds = frozenset(map(self._kind, options))
-        if kinds in self.hopeless:
+        options = self.options.get(name, ())
+        kinds = list(dict.fromkeys(map(self._kind, options)))[:MOST]
+        if frozenset(kinds) in self.hopeless:
             return None
-        for count in range(len(options) + 1):
-            for some in itertools.combinations(options, count):
+        for count in range(len(kinds) + 1):
+            for few in itertools.combinations(kinds, count):
+                some = tuple(option for option in options if self._kind(option) in few)
                 if some != self.guess(name) and works(some):
-                    self.known |= set(map(self._kind, some))
+                    self.known |= set(few)
                     return some
-        self.hopeless.add(kinds)
+        self.hopeless.add(frozenset(kinds))
         return None
 
     def _kind(self, option: tuple[str, str, Runs]) -> tuple[type[nn.Module], str]:
@@ -63,9 +65,7 @@ def search(flow: Flow, anatomy: Anatomy) -> Search:
             Run(space[t.space], t.space.size, t.block) if t.space in space else Run(None, t.length)
             for t in axes.resolve(axis)
         )
-        found = [
-            a for a, v in vars(flow.model.get_submodule(path)).items() if type(v) is int and v == axes.length(axis)
-        ]
+        found = [name for name, size in list_sizes(flow.model.get_submodule(path)) if size == axes.length(axis)]
         for width in {run.width for run in runs if run.width}:
             options.setdefault(width, {}).update({(path, attribute): runs for attribute in found})
     return Search(flow.model, {name: tuple((p, a, runs) for (p, a), runs in o.items()) for name, o in options.items()})

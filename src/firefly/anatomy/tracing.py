@@ -21,13 +21,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from firefly.anatomy import axes, rules
 from firefly.anatomy.axes import Axis, Space
-from firefly.anatomy.graph import Flow
+from firefly.anatomy.choices import read_best
+from firefly.anatomy.graph import Choice, Flow
 from firefly.anatomy.proof import prove
 from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.guard import unbroken
+from firefly.surgery.multihead import MultiheadAttention, list_openable
 from firefly.surgery.residual import Residual, awake, find_dormant
-from firefly.surgery.swap import clone_buffers, find_tensor, swapped, switched
+from firefly.surgery.swap import clone_buffers, exchanged, find_tensor, swapped, switched
 from firefly.tensors import Layout, Run
 
 
@@ -58,10 +60,7 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Anatomy:
     programs = _export(model, args, kwargs)
-    flow, anatomy = _read(model, programs, args, kwargs, inner=False)
-    if flow.asked:
-        found = [(flow, anatomy), _read(model, programs, args, kwargs, inner=True)]
-        flow, anatomy = max(found, key=lambda pair: len(pair[1].growable()))
+    flow, anatomy = read_best(lambda choices: _read(model, programs, args, kwargs, choices))
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         return prove(model, args, kwargs, flow, anatomy)
@@ -120,7 +119,8 @@ def _reached(model: nn.Module, program: torch.export.ExportedProgram) -> set[int
 def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
     try:
         # an interrupt inside it can abort the process
-        with unbroken(), warnings.catch_warnings(), torch.enable_grad():
+        opened = exchanged((module, "__class__", MultiheadAttention) for module in list_openable(model))
+        with unbroken(), warnings.catch_warnings(), torch.enable_grad(), opened:
             warnings.simplefilter("ignore")
             return torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
@@ -136,9 +136,9 @@ def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _read(
-    model: nn.Module, programs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], inner: bool
+    model: nn.Module, programs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], choices: dict[Choice, int]
 ) -> tuple[Flow, Anatomy]:
-    flow = Flow(model, inner=inner)
+    flow = Flow(model, choices=choices)
     for k, program in enumerate(programs):
         costs = list(flow.costs)
         flow.walk(program, rules.find)

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from firefly.checkpoint.forms import is_size
 from firefly.checkpoint.packing import Json, Tensors
 from firefly.errors import FireflyError, first_line
-from firefly.surgery.swap import renew
+from firefly.surgery.swap import renew, set_size
 
 
 def collect_state(model: nn.Module) -> Tensors:
@@ -97,8 +97,8 @@ def restore_model(
 
 
 def set_attribute(module: nn.Module, name: str, value: Any, undo: ExitStack) -> None:
-    undo.callback(setattr, module, name, getattr(module, name))
-    setattr(module, name, value)
+    undo.callback(set_size, module, name, getattr(module, name))
+    set_size(module, name, value)
 
 
 def find_new_sizes(module: nn.Module, saved: Json) -> Json:

@@ -18,7 +18,7 @@ from firefly.neighborhood.overgrown import Epsilon, OverGrown, subset
 from firefly.stages.budget import Chosen
 from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow, list_woken
 from firefly.surgery.guard import unbroken
-from firefly.surgery.swap import find_tensor, places, renew
+from firefly.surgery.swap import find_tensor, get_size, places, renew, set_size
 from firefly.tensors import make_plan
 
 
@@ -79,7 +79,7 @@ def commit(
         changes += [(store, key, old, new) for store, key, old, new in places(model, fresh)]
         for path, attribute, value in sizes:
             module = model.get_submodule(path)
-            changes.append((module, attribute, getattr(module, attribute), value))
+            changes.append((module, attribute, get_size(module, attribute), value))
         successors |= {id(olds[name]): (new, name) for name, new in fresh.items()}
     if optimizer is not None:
         changes += follow(optimizer, successors, plans, list_woken(optimizer, changes, next(iter(grown))))
@@ -97,7 +97,7 @@ def commit(
 
 def _put(where: Any, key: Any, value: Any) -> None:
     if isinstance(where, nn.Module):
-        setattr(where, key, value)
+        set_size(where, key, value)
     elif value is MISSING:
         where.pop(key, None)
     else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from firefly.surgery.guard import interruptible
+from firefly.surgery.multihead import fit_class
 
 Place = tuple[dict[str, Any], str, Any, Tensor]  # where a tensor stands, under which name, itself, its successor
 
@@ -28,6 +29,32 @@ def places(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Place]:
         for key, tensor in store.items()
         if id(tensor) in by_id
     ]
+
+
+def get_size(module: nn.Module, name: str) -> Any:
+    """The module's attribute `name`, or an item of it: `sizes[1]`."""
+    name, _, item = name.partition("[")
+    value = getattr(module, name)
+    return value[int(item[:-1])] if item else value
+
+
+def set_size(module: nn.Module, name: str, value: Any) -> None:
+    name, _, item = name.partition("[")
+    if item:
+        old, at = getattr(module, name), int(item[:-1])
+        value = type(old)([*old[:at], value, *old[at + 1 :]])
+    setattr(module, name, value)
+    if name == "num_heads":
+        fit_class(module)
+
+
+def list_sizes(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """The module's attributes that are whole numbers, and the items of those that are several."""
+    for name, value in vars(module).items():
+        items = value if type(value) in (tuple, list) and not name.startswith("_") else ()
+        if type(value) is int:
+            yield name, value
+        yield from ((f"{name}[{k}]", item) for k, item in enumerate(items) if type(item) is int)
 
 
 class exchanged(interruptible):
@@ -53,12 +80,12 @@ class exchanged(interruptible):
 
 
 def read(where: Any, key: str) -> Any:
-    return getattr(where, key) if isinstance(where, nn.Module) else where[key]
+    return get_size(where, key) if isinstance(where, nn.Module) else where[key]
 
 
 def put(where: Any, key: str, value: Any) -> None:
     if isinstance(where, nn.Module):
-        setattr(where, key, value)
+        set_size(where, key, value)
     else:
         where[key] = value
 

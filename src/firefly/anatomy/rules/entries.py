@@ -8,7 +8,7 @@ from firefly.anatomy import axes
 from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
 from firefly.anatomy.rules.table import broadcast, fixed, rule, values_in
 
-_COPIES = "to contiguous clone detach alias lift_fresh_copy _to_copy type_as float half bfloat16 double"
+_COPIES = "to contiguous clone detach lift_fresh_copy _to_copy type_as float half bfloat16 double"
 _UNARY = """relu relu6 elu celu selu gelu silu mish sigmoid tanh leaky_relu rrelu hardtanh hardswish hardsigmoid
     hardshrink softshrink threshold softplus softsign log_sigmoid logsigmoid exp expm1 log log1p log2 log10 sqrt rsqrt
     square neg abs sign sin cos tan asin acos atan sinh cosh erf erfc reciprocal floor ceil round trunc frac positive
@@ -22,6 +22,12 @@ _NARY = """sub rsub mul div pow maximum minimum fmod remainder where masked_fill
 
 @rule(*_COPIES.split())
 def copy(flow: Flow, x: Value, *_: Any, **__: Any) -> Value:
+    return x
+
+
+@rule("alias")
+def alias(flow: Flow, x: Value) -> Value:
+    flow.spells(x.dims)  # what export makes of x[:, : self.channels] when these are all of them
     return x
 
 

@@ -35,12 +35,21 @@ def conv(flow: Flow, x: Value, weight: Value, bias: Value | None = None, *rest: 
     given = x.dims[channel]
     if groups == 1:
         flow.reads(given, weight, 1)
+    elif 1 < groups < min(x.shape[channel], weight.shape[0]) and flow.choose(2, given):
+        _grow_inside(flow, given, weight, groups)
     else:
         neurons = axes.in_blocks(given, groups, flow.reason("needs whole groups"))
         flow.same(weight.dims[0], axes.times(neurons, 1, weight.shape[0] // groups))
         flow.pin(weight.dims[1:2], "reads the channels of its own group only")
         flow.mirror("groups", neurons)
     return _conv_output(flow, x, weight, bias, given, weight.dims[0], channel, makes=0)
+
+
+def _grow_inside(flow: Flow, given: Axis, weight: Value, groups: int) -> None:
+    """So many groups for ever: a neuron is one channel of every group."""
+    for axis, neurons in ((given, weight.dims[1]), (weight.dims[0], axes.free(weight.shape[0] // groups))):
+        flow.same(axis, axes.times(neurons, groups, 1))
+    flow.reads(weight.dims[1], weight, 1)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")

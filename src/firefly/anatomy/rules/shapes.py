@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
+
+from torch import nn
 
 from firefly.anatomy import axes
 from firefly.anatomy.axes import Axis, Term
@@ -126,7 +129,7 @@ def split(flow: Flow, x: Value, sizes: Any, dim: int = 0, **_: Any) -> list[Valu
     if isinstance(sizes, int) and len(set(lengths)) == 1:  # equal parts stay equal
         for piece in pieces[1:]:
             flow.same(pieces[0], piece)
-    return [activation(replaced(x.dims, dim, piece)) for piece in pieces]
+    return [Value(replaced(x.dims, dim, piece), x.sources, x.direct) for piece in pieces]
 
 
 def replaced(dims: tuple[Axis, ...], dim: int, axis: Axis) -> tuple[Axis, ...]:
@@ -138,6 +141,7 @@ def replaced(dims: tuple[Axis, ...], dim: int, axis: Axis) -> tuple[Axis, ...]:
 def slice_(flow: Flow, x: Value, dim: int = 0, start: Any = 0, end: Any = None, step: int = 1) -> Value:
     size, out = x.shape[dim], flow.outputs()[dim]
     if out == size:
+        flow.spells([x.dims[dim]])  # x[:, : self.channels] may name all of them
         return x
     if step != 1:
         flow.pin((x.dims[dim],), "picks some of it")
@@ -145,13 +149,13 @@ def slice_(flow: Flow, x: Value, dim: int = 0, start: Any = 0, end: Any = None, 
     first = min(max(start or 0, 0) if (start or 0) >= 0 else size + start, size)
     pieces = axes.split(x.dims[dim], (first, out, size - first - out), flow.reason("cuts through a neuron"))
     flow.spells(pieces[:2])
-    return activation(replaced(x.dims, dim, pieces[1]))
+    return Value(replaced(x.dims, dim, pieces[1]), x.sources, x.direct)
 
 
 @rule("select", "unbind")
 def select(flow: Flow, x: Value, dim: int = 0, *_: Any) -> Any:
     flow.pin((x.dims[dim],), "picks one of it")
-    rest = activation(axis for d, axis in enumerate(x.dims) if d != dim % len(x.dims))
+    rest = _reorder(x, [d for d in range(len(x.dims)) if d != dim % len(x.dims)])
     return [rest] * x.shape[dim] if flow.operator() == "aten.unbind" else rest
 
 
@@ -178,6 +182,9 @@ def view(flow: Flow, x: Value, *_: Any) -> Value:
         kept = len(given) == len(wanted) == 1
         sources += [x.sources[given[0]]] if kept else [NOWHERE] * len(wanted)
     flow.spells(dims)
+    if isinstance(flow.model.get_submodule(flow.path()), nn.MultiheadAttention):
+        for axis in dims:
+            flow.mirror("num_heads", axis if axes.growable(axis) else ())
     return Value(tuple(dims), tuple(sources), x.direct and any(sources))
 
 
@@ -202,24 +209,55 @@ def _regroup(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], 
 
 
 def _reshape(flow: Flow, given: list[Axis], sizes: list[int]) -> list[Axis]:
+    """The same entries in dimensions of other sizes: cut every dimension into common factors, then join those."""
     if len(given) == len(sizes) == 1:
         return given
-    grow = [k for k, axis in enumerate(given) if axes.growable(axis)]
-    if not grow:
-        return fixed(flow, sizes)
-    if len(grow) > 1 or (len(given) > 1 and len(sizes) > 1) or not sizes:
-        flow.pin(given, "mixes its dimensions")
+    if not any(axes.growable(axis) for axis in given):
         return fixed(flow, sizes)
     if len(sizes) == 1:
-        before = math.prod(axes.length(axis) for axis in given[: grow[0]])
-        after = math.prod(axes.length(axis) for axis in given[grow[0] + 1 :])
-        return [axes.times(given[grow[0]], before, after)]
-    return _unflatten(flow, given[0], sizes)
+        return [_flatten(flow, given)]
+    if len(given) == 1:
+        return _unflatten(flow, given[0], sizes)
+    factors = _common_factors([axes.length(axis) for axis in given], sizes)
+    if factors is None or any(axes.growable(axis) and axes.length(axis) == 1 for axis in given):
+        flow.pin(given, "mixes its dimensions")
+        return fixed(flow, sizes)
+    pieces = [part for axis, group in zip(given, factors[0]) for part in _unflatten(flow, axis, group)]
+    return [_flatten(flow, [pieces.pop(0) for _ in group]) for group in factors[1]]
+
+
+def _common_factors(have: Sequence[int], want: Sequence[int]) -> tuple[list[list[int]], list[list[int]]] | None:
+    """Both shapes with every dimension as a list of factors, in the same order; None if there are none."""
+    marks = sorted({math.prod(shape[d:]) for shape in (have, want) for d in range(len(shape) + 1)}, reverse=True)
+    if any(a % b for a, b in pairwise(marks)):
+        return None
+
+    def factors(shape: Sequence[int], d: int) -> list[int]:
+        top, bottom = math.prod(shape[d:]), math.prod(shape[d + 1 :])
+        return [a // b for a, b in pairwise(marks) if a <= top and b >= bottom]
+
+    return [factors(have, d) for d in range(len(have))], [factors(want, d) for d in range(len(want))]
+
+
+def _flatten(flow: Flow, given: list[Axis]) -> Axis:
+    """Several dimensions become one; one of them may hold neurons."""
+    grow = [k for k, axis in enumerate(given) if axes.growable(axis)]
+    if len(grow) > 1:
+        flow.pin(given, "mixes its dimensions")
+    if len(grow) != 1:
+        return fixed(flow, [math.prod(map(axes.length, given))])[0]
+    before = math.prod(map(axes.length, given[: grow[0]]))
+    after = math.prod(map(axes.length, given[grow[0] + 1 :]))
+    return axes.times(given[grow[0]], before, after)
 
 
 def _unflatten(flow: Flow, axis: Axis, sizes: list[int]) -> list[Axis]:
     """One axis becomes several dimensions; one of them, at `k`, takes the neurons."""
-    k = _neurons_at(axis, sizes, flow.prefer_inner)
+    if len(sizes) == 1:
+        return [axis]
+    if not sizes or not axes.growable(axis):
+        return fixed(flow, sizes)
+    k = _neurons_at(flow, axis, sizes)
     before = math.prod(sizes[:k])
     reason = flow.reason("cuts through a neuron")
     pieces = axes.split(axis, [axes.length(axis) // before] * before, reason)
@@ -231,12 +269,12 @@ def _unflatten(flow: Flow, axis: Axis, sizes: list[int]) -> list[Axis]:
     return dims
 
 
-def _neurons_at(axis: Axis, sizes: list[int], prefer_inner: bool) -> int:
+def _neurons_at(flow: Flow, axis: Axis, sizes: list[int]) -> int:
     terms = axes.resolve(axis)
     for k, size in enumerate(sizes):  # where the neurons are already known, keep them whole
         whole = (Term(terms[0].space, math.prod(sizes[k + 1 :])),) * math.prod(sizes[:k])
-        if terms == whole and terms[0].space.size == size and terms[0].block > 1:
+        if terms == whole and terms[0].space.size == size and (terms[0].block > 1 or len(terms) > 1):
             return k
     candidates = [k for k, size in enumerate(sizes) if size > 1] or [0]
-    inner = prefer_inner and len(candidates) > 2 and sizes[candidates[0]] <= 4
-    return candidates[1] if inner else candidates[0]
+    candidates += [0] * (sizes[0] == 1 < len(sizes))  # a single head
+    return candidates[flow.choose(len(candidates), axis)]
