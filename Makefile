@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LINKS  := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 
-.PHONY: demo test slow check format clean
+.PHONY: demo test slow mutants check format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/firefly demo
@@ -14,6 +14,9 @@ test: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
+
+mutants: $(VENV)/.installed
+	$(BIN)/python tests/mutants.py --jobs 2
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

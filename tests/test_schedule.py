@@ -131,3 +131,12 @@ def test_a_schedule_of_ones_own_is_one():
     mine = Odd()
     assert check_schedule(mine) is mine and mine.state_dict() == {}
     assert all(check_schedule(schedule) is schedule for schedule in SCHEDULES)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_change_below_the_threshold_is_no_improvement(mode):
+    sign = 1 if mode == "min" else -1
+    creeping = [sign * (1 - 0.01 * epoch) for epoch in range(4)]
+    slow, fast = (Plateau(patience=3, threshold=threshold, mode=mode) for threshold in (0.5, 0.001))
+    assert [slow.due(epoch, value) for epoch, value in enumerate(creeping)] == [False, False, False, True]
+    assert not any(fast.due(epoch, value) for epoch, value in enumerate(creeping))

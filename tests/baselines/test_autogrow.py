@@ -45,8 +45,15 @@ def test_nothing_closes_within_the_patience_and_small_rises_do_not_count() -> No
     assert decide(slow, interval=1, patience=5).closed and not decide(slow, interval=1, patience=5, threshold=0).closed
 
 
+def test_a_rise_of_just_the_threshold_counts() -> None:
+    steps = [0.0, 0.25, 0.5, 0.75, 1.0]  # exact in binary
+    assert not decide(steps, interval=1, patience=1, threshold=0.25).closed
+    assert decide(steps, interval=1, patience=1, threshold=0.2501).closed
+    assert not decide([0.5] * 9, interval=1, patience=1, threshold=0.0).closed
+
+
 def test_a_fall_does_not_close_what_the_best_says_otherwise() -> None:
-    assert not decide([0.1, 0.2, 0.9, 0.3, 0.3], stages=2, interval=1, patience=3).closed
+    assert not decide([0.1, 0.5, 0.9, 0.3, 0.3], stages=2, interval=1, patience=3).closed
 
 
 def test_time_can_be_up() -> None:
