@@ -58,6 +58,7 @@ GROWN = {
 }
 OTHER = {
     "a smaller hidden width": (mlp(8, 9, 3), mlp(8, 4, 3), r"smaller.*0\.weight \(4, 8\), not \(9, 8\)"),
+    "a hidden width smaller by one": (mlp(8, 5, 3), mlp(8, 4, 3), r"smaller.*0\.weight \(4, 8\), not \(5, 8\)"),
     "more inputs": (mlp(5, 4, 3), mlp(8, 4, 3), r"no growth explains: 0\.weight \(4, 8\), not \(4, 5\)"),
     "fewer outputs": (mlp(8, 4, 10), mlp(8, 4, 3), r"smaller.*2\.bias \(3,\), not \(10,\)"),
     "more outputs": (mlp(8, 4, 2), mlp(8, 4, 3), r"no growth explains: 2\.bias"),
