@@ -18,8 +18,9 @@ from firefly.stages.budget import Neurons
 from firefly.training import History, evaluate, fit
 from firefly.training.capture import keep, put_back
 from firefly.training.engine import Engine
+from firefly.training.optimizer import list_state, make_optimizer
 from firefly.training.precision import hand_over_gradients, make_stand_ins, swap_in
-from firefly.training.recipe import list_state, make_loss, make_optimizer
+from firefly.training.recipe import Recipe, make_loss
 from firefly.training.resident import draw, upload
 
 Pair = tuple[Tensor, Tensor]
@@ -210,14 +211,15 @@ def test_a_warm_up_leaves_no_trace() -> None:
     models, results = [make_net(dropout=0.0), make_net(dropout=0.0)], []
     for model, warm in zip(models, (False, True)):
         data = upload(make_data(), torch.device("cpu"), augment=True)
-        optimizer = make_optimizer(model, 0.05, 0.9, True, 5e-4)
-        engine = Engine(model, data, optimizer, make_loss(0.0), batch=32, precision="bf16")
+        recipe = Recipe(1, batch=32, lr=0.05, schedule="constant", precision="bf16")
+        optimizer = make_optimizer(model, recipe)
+        engine = Engine(model, data, optimizer, recipe)
         engine.prepare()
         kept = keep(engine.list_tensors())
         for _ in range(3 * warm):
             engine.advance()
         put_back(kept, engine.list_tensors())
-        results.append(float(engine.train(draw(data, 32, 0, 0), [1.0] * engine.steps)))
+        results.append(float(engine.train(0, draw(data, 32, 0, 0))))
         assert all(not state.is_cuda for state in list_state(optimizer))
     assert results[0] == results[1] and same(*models)
 

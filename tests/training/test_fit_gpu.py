@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from test_fit import Pair, make_data, make_grower, make_net, train
+from test_options import make_dropping, set_rate
 from torch import Tensor, nn
 
 import firefly
@@ -16,7 +17,8 @@ from firefly.descent import Method
 from firefly.training import History, Step, captured, evaluate
 from firefly.training.capture import keep
 from firefly.training.engine import Engine
-from firefly.training.recipe import list_state, make_loss, make_optimizer
+from firefly.training.optimizer import list_state, make_optimizer
+from firefly.training.recipe import Recipe, make_loss
 from firefly.training.resident import Batches, draw, upload
 
 pytestmark = pytest.mark.gpu
@@ -72,8 +74,8 @@ def test_compiled_step_is_close() -> None:
 def make_engine(precision: str = "bf16") -> Engine:
     model, device = make_net(dropout=0.0).cuda(), torch.device("cuda", torch.cuda.current_device())
     data = upload(make_data(), device, augment=True, channels_last=True)
-    optimizer = make_optimizer(model, 0.05, 0.9, True, 5e-4)
-    return Engine(model, data, optimizer, make_loss(0.0), batch=32, precision=precision, channels_last=True)
+    recipe = Recipe(2, batch=32, lr=0.05, schedule="constant", precision=precision, channels_last=True)
+    return Engine(model, data, make_optimizer(model, recipe), recipe)
 
 
 def test_warm_up_changes_nothing() -> None:
@@ -90,18 +92,15 @@ def test_warm_up_changes_nothing() -> None:
 
 def test_capture_happens_once_while_nothing_changes() -> None:
     engine = make_engine()
-    factors = [1.0] * engine.steps
-    first = float(engine.train(draw(engine.data, 32, 0, 0), factors))
+    first = float(engine.train(0, draw(engine.data, 32, 0, 0)))
     assert engine.step is not None and engine.step.graph is not None
     graph = engine.step.graph
-    second = float(engine.train(draw(engine.data, 32, 0, 1), factors))
+    second = float(engine.train(1, draw(engine.data, 32, 0, 1)))
     assert engine.step.graph is graph and second < first
 
 
 class Widener:
     """A grower that widens the hidden linear layer from 8 to 12 neurons, with outgoing weights of zero."""
-
-    example: Any = None
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -260,8 +259,121 @@ def test_a_captured_growth_equals_a_plain_one() -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_fit_captures_the_growth() -> None:
-    model = make_net(dropout=0.0)
-    grower = make_grower(model)
-    run(model=model, grower=grower, epochs=4)
-    assert len(grower.history) == 1 and grower.options["method"].descend is not Method().descend
+@pytest.mark.parametrize("graph", [True, False])
+def test_fit_captures_the_growth_of_any_grower(monkeypatch: pytest.MonkeyPatch, graph: bool) -> None:
+    captures: list[Any] = []
+    whole = Step.capture
+    monkeypatch.setattr(Step, "capture", lambda step: (captures.append(step), whole(step)))
+
+    class Own:
+        """An object of a user's that calls `firefly.grow` by itself."""
+
+        def __init__(self, model: nn.Module) -> None:
+            self.model = model
+
+        def due(self, epoch: int, metric: float | None) -> bool:
+            return epoch == 1
+
+        def grow(self, loss: Any, batches: Any, optimizer: Any) -> None:
+            captures.clear()
+            firefly.grow(self.model, loss, batches, example=torch.zeros(2, 3, 8, 8), optimizer=optimizer, steps=4)
+            assert len(captures) == graph
+            grown.append(self)
+
+    grown: list[Any] = []
+    for make in (make_grower, Own):
+        model = make_net(dropout=0.0)
+        grower: Any = make(model)
+        example = getattr(grower, "example", None)
+        run(model=model, grower=grower, epochs=3, graph=graph)
+        assert getattr(grower, "example", None) is example and (example is None or not example.is_cuda)
+        if make is make_grower:
+            assert len(grower.history) == 1 and "method" not in vars(grower).get("options", {})
+    assert len(grown) == 1
+
+
+# ---- what a search or a stream of tasks asks for ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_cutout_average_and_a_changing_rate_inside_the_graph(precision: str) -> None:
+    """Without the random branches of drop-path: the captured step draws other numbers than the plain one."""
+
+    class Scaled(nn.Module):
+        rate: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("rate", torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.rate
+
+    results = []
+    for device, graph in (("cpu", False), ("cuda", False), ("cuda", True)):
+        net = make_net(dropout=0.0)
+        model: Any = nn.Sequential(*net[:5], Scaled(), *net[5:])
+        how: dict[str, Any] = {"cutout": 3, "ema": 0.9, "epochs": 4, "graph": graph, "precision": precision}
+        how["each_epoch"] = lambda epoch, history, model: model[5].rate.fill_(1 / (1 + epoch))
+        _, history = run(device, model=model, **how)
+        average: Any = history.average
+        results.append(
+            (losses(history), [tensor.cpu() for tensor in average.state_dict().values()], history[-1].test_loss)
+        )
+        assert average[5].rate.item() < 1 and average[1].num_batches_tracked == 24
+    tolerance = 1e-3 if precision == "float32" else 3e-2
+    for one in results[1:]:
+        assert one[0] == pytest.approx(results[0][0], rel=tolerance)
+        assert one[2] == pytest.approx(results[0][2], rel=tolerance)
+        for first, second in zip(results[0][1], one[1]):
+            torch.testing.assert_close(first, second, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def test_drop_path_draws_anew_in_every_step_and_follows_its_rate() -> None:
+    model = make_dropping()
+    _, history = run(model=model, each_epoch=set_rate, graph=True)
+    _, plain = run(model=make_dropping(), graph=True)
+    assert model[5].rate.item() == pytest.approx(0.4)
+    assert history[0].loss == pytest.approx(plain[0].loss, rel=1e-4) and history[1].loss != plain[1].loss
+
+
+def test_the_average_grows_along_and_resumes(tmp_path: Path) -> None:
+    def go(seed: int = 1, **how: Any) -> tuple[Any, History]:
+        model = make_net(seed, dropout=0.0)
+        how = {"ema": 0.9, "epochs": 5, "cutout": 2, "grow_on": make_data(96), "grower": make_grower(model)} | how
+        return run(model=model, **how)
+
+    def interrupt(history: History) -> bool:
+        if len(history) == 3:
+            raise KeyboardInterrupt
+        return False
+
+    _, expected = go()
+    with pytest.raises(KeyboardInterrupt):
+        go(checkpoint=tmp_path, stop=interrupt)
+    model, history = go(99, checkpoint=tmp_path)
+    average: Any = history.average
+    assert [row.grown for row in history.epochs] == [False, True, False, True, False]
+    assert [one.shape for one in model.parameters()] == [one.shape for one in average.parameters()]
+    assert losses(history) == pytest.approx(losses(expected), rel=1e-3)
+    assert evaluate(average, make_data(60), precision="float32").accuracy == history.accuracy
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_an_interrupt_in_the_first_epoch_leaves_no_state(tmp_path: Path, kind: Any) -> None:
+    """The state that the warm-up of a capture brings is gone, too."""
+    model = make_net(dropout=0.0).cuda()
+    optimizer = kind(model.parameters(), lr=0.01)
+    untouched = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def interrupt(history: History) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model=model, optimizer=optimizer, checkpoint=tmp_path, stop=interrupt)
+    assert all(map(torch.equal, model.parameters(), untouched)) and not optimizer.state
+    again = make_net(seed=9, dropout=0.0).cuda()
+    _, history = run(model=again, optimizer=kind(again.parameters(), lr=0.01), checkpoint=tmp_path)
+    fresh = make_net(dropout=0.0).cuda()
+    _, expected = run(model=fresh, optimizer=kind(fresh.parameters(), lr=0.01))
+    assert losses(history) == pytest.approx(losses(expected), rel=1e-4)

@@ -1,6 +1,5 @@
-"""The parts of the training loop by themselves: schedules, early stop, the captured step, the progress line."""
+"""The parts of the training loop by themselves: schedules, early stop, the captured step."""
 
-import io
 import math
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from firefly.errors import FireflyError
 from firefly.training import Epoch, History, Step
-from firefly.training.history import Progress, format_time, should_stop
+from firefly.training.history import should_stop
 from firefly.training.recipe import list_factors
 
 
@@ -34,26 +33,3 @@ def test_step_without_a_gpu_is_the_closure() -> None:
     assert step().item() == 1 and step() is total and not step.refresh()
     with pytest.raises(FireflyError, match="capture=True"):
         Step(lambda: total, [total], capture=True)
-
-
-class Stream(io.StringIO):
-    terminal = False
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-
-def test_progress_is_one_line() -> None:
-    cases = (True, ["\r\x1b[Kepoch 1/2  loss 0.5000", "\n"]), (False, ["epoch 2/2", "accuracy 75.00%"])
-    for terminal, expected in cases:
-        stream = Stream()
-        stream.terminal = terminal
-        progress = Progress(2, 10, True, stream)
-        progress.show_epoch(Epoch(1, 0.5, 0.1, 1.0, 10), 0.75)
-        progress.show_epoch(Epoch(2, 0.4, 0.1, 1.0, 10), 0.75)
-        progress.close()
-        assert all(part in stream.getvalue() for part in expected)
-
-
-def test_times_read_well() -> None:
-    assert format_time(3.2) == "0:03" and format_time(3723) == "1:02:03"

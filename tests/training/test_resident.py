@@ -76,6 +76,33 @@ def test_crop_alone_never_mirrors_and_no_augmentation_shows_whole_images() -> No
     torch.testing.assert_close(images, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("side", [1, 2, 3, 6])
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_cutout_blanks_a_square_and_leaves_the_rest_as_without_it(
+    side: int, augment: bool, channels_last: bool
+) -> None:
+    data = make(40)
+    how = {"augment": augment, "channels_last": channels_last}
+    plain, holed = upload(data, CPU, **how), upload(data, CPU, cutout=side, **how)  # type: ignore[arg-type]
+    before, table = draw(plain, 40, seed=3, epoch=5), draw(holed, 40, seed=3, epoch=5)
+    assert table.shape == (1, 6, 40) and table[:, :4].equal(before)
+    whole, labels = take(plain, before[0])
+    images, again = take(holed, table[0])
+    assert labels.equal(again) and images.stride() == whole.stride()
+    for image, expected, line, column in zip(images, whole, *table[0, 4:].tolist()):
+        top, left = max(line - side // 2, 0), max(column - side // 2, 0)
+        expected[:, top : line + (side + 1) // 2, left : column + (side + 1) // 2] = 0
+        assert image.equal(expected)
+
+
+def test_cutouts_are_everywhere_and_follow_the_epoch() -> None:
+    resident = upload(make(2000), CPU, cutout=2)
+    table = draw(resident, 2000, 0, 0)[0]
+    assert set(table[4].tolist()) == set(range(8)) and set(table[5].tolist()) == set(range(6))
+    assert not table[4].equal(draw(resident, 2000, 0, 1)[0, 4])
+
+
 def test_inputs_that_are_not_uint8_are_used_as_they_are() -> None:
     inputs, labels = torch.randn(12, 5), torch.arange(12, dtype=torch.int32)
     resident = upload((inputs, labels), CPU, augment=True)

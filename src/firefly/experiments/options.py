@@ -18,7 +18,7 @@ from firefly.errors import FireflyError
 from firefly.experiments import curves
 from firefly.experiments.lineage import BUDGETS, Setting, World
 from firefly.experiments.rows import Row, settings
-from firefly.training.fit import find_device
+from firefly.training.recipe import find_device
 from firefly.vision.data import Images, hold_out
 
 Some = TypeVar("Some", bound=Setting)

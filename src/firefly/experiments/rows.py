@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import firefly
 from firefly.errors import FireflyError
 from firefly.surgery.residual import find_layers
-from firefly.training.score import eval_mode
+from firefly.surgery.swap import switched
 
 Row = dict[str, Any]
 
@@ -75,7 +75,7 @@ def count(model: nn.Module) -> int:
 @torch.no_grad()
 def count_flops(model: nn.Module, image: Tensor) -> int:
     """Of one image, forward: two per multiply-add."""
-    with eval_mode(model), FlopCounterMode(display=False) as counter:
+    with switched(model.modules(), False), FlopCounterMode(display=False) as counter:
         model(image.unsqueeze(0))
     return int(counter.get_total_flops())
 

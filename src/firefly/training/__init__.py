@@ -1,12 +1,13 @@
 """The fast training loop: data on the device, one CUDA graph per step, growth in between (Sec. 3).
 
 history = firefly.training.fit(model, train, epochs=100, test=test)
-score = firefly.training.score(model, test)
+accuracy, loss = firefly.training.evaluate(model, test)
 """
 
 from firefly.training.capture import Step, captured
 from firefly.training.fit import fit
 from firefly.training.history import Epoch, History
+from firefly.training.recipe import Recipe
 from firefly.training.score import Score, evaluate
 
-__all__ = ["Epoch", "History", "Score", "Step", "captured", "evaluate", "fit"]
+__all__ = ["Epoch", "History", "Recipe", "Score", "Step", "captured", "evaluate", "fit"]

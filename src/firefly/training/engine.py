@@ -7,6 +7,7 @@ up on the device, and the learning rate comes from a table there. On a CPU the s
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from firefly.errors import FireflyError
+from firefly.training.average import copy_counters, follow, list_weights, pair
 from firefly.training.capture import Step, identify
+from firefly.training.optimizer import can_capture, list_state, ready_optimizer
 from firefly.training.precision import (
     add_steps,
     autocast,
@@ -23,7 +26,7 @@ from firefly.training.precision import (
     refresh_copies,
     swap_in,
 )
-from firefly.training.recipe import Loss, can_capture, list_state, ready_optimizer
+from firefly.training.recipe import Recipe, list_factors, make_loss, settle
 from firefly.training.resident import Resident, take
 
 Objective = Callable[[Tensor], Tensor]
@@ -37,21 +40,19 @@ class Engine:
         model: nn.Module,
         data: Resident,
         optimizer: Optimizer,
-        loss: Loss,
-        *,
-        batch: int,
-        precision: str,
-        channels_last: bool = False,
-        graph: bool | None = None,
-        compile: bool | dict[str, Any] = False,
-        tune: bool = False,
+        recipe: Recipe,
+        average: nn.Module | None = None,
     ) -> None:
-        self.model, self.data, self.optimizer, self.loss = model, data, optimizer, loss
-        self.precision, self.channels_last, self.compile, self.tune = precision, channels_last, compile, tune
+        self.model, self.data, self.optimizer, self.average = model, data, optimizer, average
         self.device = data.labels.device
-        self.graph = choose_graph(graph, self.device, optimizer)
-        self.steps = len(data) // batch
-        self.table = torch.zeros(self.steps, 4, batch, dtype=torch.int64, device=self.device)
+        self.recipe = recipe = settle(replace(recipe, device=self.device))
+        self.loss = recipe.loss or make_loss(recipe.label_smoothing)
+        self.precision = str(recipe.precision)
+        self.graph = choose_graph(recipe.graph, self.device, optimizer)
+        self.steps = len(data) // recipe.batch
+        rows = 6 if data.cutout else 4
+        self.table = torch.zeros(self.steps, rows, recipe.batch, dtype=torch.int64, device=self.device)
+        self.weights = torch.zeros(self.steps, device=self.device)  # of the average
         self.counter = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.total = torch.zeros((), device=self.device)
         self.step: Step[None] | None = None
@@ -63,8 +64,10 @@ class Engine:
             self.step.refresh()
             return
         self.release()
-        if self.channels_last:
-            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        models = [one for one in (self.model, self.average) if one is not None]
+        for one in models if self.recipe.channels_last and len(self.data.lines) else ():
+            one.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.pairs = None if self.average is None else pair(self.model, self.average)
         ready_optimizer(self.optimizer, self.graph)
         self.stand_ins = make_stand_ins(self.model, self.precision)
         groups = len(self.optimizer.param_groups)
@@ -95,15 +98,16 @@ class Engine:
             with autocast(precision, device):
                 return loss(model, batch)
 
-        if not self.compile:
+        if not self.recipe.compile:
             return objective
         if again:
             torch.compiler.reset()  # else every growth would count as a recompilation, and those are limited
-        options = self.compile if isinstance(self.compile, dict) else None
+        options = self.recipe.compile if isinstance(self.recipe.compile, dict) else None
         return torch.compile(objective, fullgraph=True, dynamic=False, options=options)
 
     def list_model(self) -> list[Tensor]:
-        return [*self.model.parameters(), *self.model.buffers()]
+        models = [one for one in (self.model, self.average) if one is not None]
+        return [tensor for one in models for tensor in (*one.parameters(), *one.buffers())]
 
     def list_tensors(self) -> list[Tensor]:
         """All that a step changes."""
@@ -114,11 +118,7 @@ class Engine:
         """One step: the closure that is captured."""
         self.drop_gradients()
         with swap_in(self.stand_ins):
-            loss = self.objective(self.counter)
-            if loss.dim():
-                raise FireflyError(
-                    f"loss returned a tensor of shape {tuple(loss.shape)}: return a scalar, such as a mean"
-                )
+            loss = check_loss(self.objective(self.counter))
             loss.backward()
         hand_over_gradients(self.stand_ins)
         if self.graph:
@@ -126,6 +126,8 @@ class Engine:
                 torch.index_select(rates, 0, self.counter, out=lr.view(1))
         self.optimizer.step()
         refresh_copies(self.stand_ins)
+        if self.pairs is not None:
+            follow(self.pairs, self.weights.index_select(0, self.counter)[0])
         self.total.add_(loss.detach())
         self.counter.add_(1)
 
@@ -133,8 +135,8 @@ class Engine:
         for parameter in (*self.model.parameters(), *self.stand_ins.copies):
             parameter.grad = None
 
-    def train(self, table: Tensor, factors: list[float], show: Callable[[int], None] = lambda step: None) -> Tensor:
-        """The steps of one epoch, with its batches and learning rates; their mean loss, still on the device."""
+    def train(self, epoch: int, table: Tensor, show: Callable[[int], None] = lambda step: None) -> Tensor:
+        """The steps of one epoch (the first is 0), with its batches; their mean loss, still on the device."""
         self.prepare()
         assert self.step is not None
         self.model.train()
@@ -142,7 +144,9 @@ class Engine:
         self.table.copy_(table)
         self.counter.zero_()
         self.total.zero_()
-        with self.set_lr(factors) as set_step, tuned(self.tune):
+        if self.recipe.ema is not None:
+            self.weights.copy_(torch.tensor(list_weights(self.recipe.ema, epoch, self.steps)))
+        with self.set_lr(self.list_factors(epoch)) as set_step, tuned(self.recipe.tune):
             for number in range(self.steps):
                 set_step(number)
                 self.step()
@@ -150,7 +154,12 @@ class Engine:
                     show(number + 1)
         self.drop_gradients()
         add_steps(self.stand_ins, self.steps)
+        if self.pairs is not None:
+            copy_counters(self.pairs)
         return self.total / self.steps
+
+    def list_factors(self, epoch: int) -> list[float]:
+        return list_factors(self.recipe.schedule, epoch, self.recipe.epochs, self.steps)
 
     @contextmanager
     def set_lr(self, factors: list[float]) -> Iterator[Callable[[int], None]]:
@@ -173,6 +182,17 @@ class Engine:
         finally:
             for group, lr in zip(groups, base):
                 group["lr"] = lr
+
+
+def check_loss(loss: Any) -> Tensor:
+    """What the user's loss returned, if one can train with it."""
+    if not isinstance(loss, Tensor):
+        raise FireflyError(f"loss returned {type(loss).__name__}: return a scalar tensor, such as a mean")
+    if loss.dim():
+        raise FireflyError(f"loss returned a tensor of shape {tuple(loss.shape)}: return a scalar, such as a mean")
+    if not loss.requires_grad:
+        raise FireflyError("loss returned a tensor without a gradient: compute it from the model's answers, in torch")
+    return loss
 
 
 def choose_graph(graph: bool | None, device: torch.device, optimizer: Optimizer) -> bool:

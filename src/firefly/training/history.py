@@ -1,12 +1,15 @@
-"""What a training was like: one row per epoch, when to stop early, and one line of live progress."""
+"""What a training was like: one row per epoch, when to stop early, and how far it is."""
 
-import sys
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from firefly.errors import FireflyError
+from torch import nn
+
+from firefly.progress import Line, format_time
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class History:
-    """The epochs of a training, in order."""
+    """The epochs of a training, in order; beside them the average of the weights, if one was asked for."""
 
     epochs: tuple[Epoch, ...] = ()
+    average: nn.Module | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -50,14 +54,19 @@ class History:
         """The time of all steps."""
         return sum(row.seconds for row in self.epochs)
 
-    def add(self, row: Epoch) -> "History":
-        return History((*self.epochs, row))
+    def add(self, row: Epoch) -> History:
+        return replace(self, epochs=(*self.epochs, row))
+
+    def mark_grown(self) -> History:
+        """The model has been grown after the last epoch."""
+        *before, last = self.epochs
+        return replace(self, epochs=(*before, replace(last, grown=True)))
 
     def to_dict(self) -> dict[str, Any]:
         return {"epochs": [asdict(row) for row in self.epochs], "accuracy": self.accuracy, "seconds": self.seconds}
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> "History":
+    def from_dict(cls, content: dict[str, Any]) -> History:
         return cls(tuple(Epoch(**row) for row in content["epochs"]))
 
 
@@ -77,51 +86,23 @@ def should_stop(stop: Stop, history: History) -> bool:
     return len(values) - 1 - values.index(max(values)) >= stop
 
 
-def check_stop(stop: Stop) -> None:
-    if not (stop is None or callable(stop) or (isinstance(stop, int) and stop > 0)):
-        raise FireflyError(f"stop={stop!r}: give a number of evaluations without improvement, or a function of History")
-
-
 class Progress:
-    """One line that lives: rewritten in place on a terminal, else a new one now and then."""
+    """How far a training is, in one line."""
 
-    def __init__(self, epochs: int, steps: int, shown: bool, stream: TextIO | None = None, pause: float = 10.0) -> None:
-        self.epochs, self.steps, self.shown, self.pause = epochs, steps, shown, pause
-        self.stream = stream or sys.stderr
-        self.live = self.stream.isatty()
-        self.last = self.start = time.perf_counter()
-        self.done = 0
-        self.text = ""
+    def __init__(self, epochs: int, steps: int, shown: bool) -> None:
+        self.epochs, self.steps = epochs, steps
+        self.line, self.start, self.done, self.text = Line(shown), time.perf_counter(), 0, ""
 
     def show_step(self, epoch: int, step: int) -> None:
-        """Within a slow epoch, on a terminal: how far it is."""
-        if self.shown and self.live and time.perf_counter() - self.last > 0.5:
-            self.write(f"epoch {epoch}/{self.epochs}  step {step}/{self.steps}  {self.text}")
+        self.line(f"epoch {epoch}/{self.epochs}  step {step}/{self.steps}  {self.text}")
 
-    def show_epoch(self, row: Epoch, accuracy: float | None) -> None:
+    def show_epoch(self, row: Epoch, accuracy: float | None, last: bool) -> None:
         """At the end of an epoch: loss, accuracy, speed and the time that is left."""
-        if not self.shown:
-            return
         self.done += 1
         left = (time.perf_counter() - self.start) / self.done * (self.epochs - row.epoch)
         self.text = f"loss {row.loss:.4f}  " + (f"accuracy {accuracy:.2%}  " if accuracy is not None else "")
-        self.text += f"{row.seconds:.2f} s/epoch  {format_time(left)} left"
-        if self.live or row.epoch == self.epochs or time.perf_counter() - self.last > self.pause:
-            self.write(f"epoch {row.epoch}/{self.epochs}  {self.text}")
+        self.text += f"{row.seconds:.2f} s/epoch  " + ("" if last else f"{format_time(left)} left")
+        self.line(f"epoch {row.epoch}/{self.epochs}  {self.text}".rstrip(), last)
 
     def close(self) -> None:
-        if self.shown and self.live:
-            self.stream.write("\n")
-            self.stream.flush()
-
-    def write(self, text: str) -> None:
-        self.stream.write(f"\r\x1b[K{text}" if self.live else f"{text}\n")
-        self.stream.flush()
-        self.last = time.perf_counter()
-
-
-def format_time(seconds: float) -> str:
-    """1:02:03, or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        self.line.close()

@@ -1,34 +1,88 @@
-"""How to train: the learning rate over time, the loss, and an optimiser whose step a CUDA graph can hold (app. B.2)."""
+"""How to train: one `Recipe`, all of it checked at once; a run's folder keeps it (app. B.2)."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from firefly.errors import FireflyError
+from firefly.training.history import Stop
+from firefly.training.precision import check_precision
 from firefly.training.resident import Batch
 
 Loss = Callable[[nn.Module, Batch], Tensor]
-Schedule = str | Callable[[float], float]
+Rates = str | Callable[[float], float]
 
 
-class Grower(Protocol):
-    """What `fit` needs of a `firefly.Firefly`."""
+@dataclass(frozen=True)
+class Recipe:
+    """How `fit` trains: `fit(model, data, recipe=Recipe(100, lr=0.05))`, or the same words to `fit` itself.
 
-    example: Any
+    - `batch`: images of a step. The last batch of an epoch is dropped if not full.
+    - `lr`, `momentum`, `nesterov`, `weight_decay`: of SGD; an optimiser of your own has its own.
+    - `schedule`: "cosine" (to 0), "step" (a tenth after half and after three quarters), "constant", or a function from
+      the time in epochs to a factor of the learning rate; it is asked at every step.
+    - `loss`: `loss(model, (inputs, labels))`, a scalar; cross entropy with `label_smoothing` if None.
+    - `augment`: crops of images padded by 4 pixels, and mirroring; "crop" without mirroring; or False.
+    - `cutout`: the side, in pixels, of a square of every training image that is blanked out, at a random place.
+    - `ema`: keep a moving average of the weights and buffers, with this decay per step (0.999, say; at first less). It
+      is what is evaluated, it grows along, and `fit` returns it as `History.average`.
+    - `seed`: of batches, crops and dropout; the same on every device. The initial weights are the model's.
+    - `evaluate_every`: epochs between two evaluations; the last epoch always has one.
+    - `stop`: a number of evaluations without a better one, or a function of the `History`.
+    - `precision`: "bf16" (arithmetic; the weights stay float32; the default on a GPU) or "float32".
 
-    def due(self, epoch: int, metric: float | None) -> bool: ...
+    The rest is where and how fast, and may be another when a run is taken up again:
 
-    def grow(self, loss: Any, batches: Any, optimizer: Any) -> Any: ...
+    - `device`: by default the GPU if there is one. `channels_last`: the memory layout of images and weights; by default
+      on a GPU in bf16. `graph`: capture the step as a CUDA graph; by default wherever possible. `compile`: True, or
+      options for `torch.compile`. `tune`: let cuDNN try its algorithms. The last two take seconds to a minute, again
+      after each growth, and pay in long runs.
+    """
 
-    def state_dict(self) -> dict[str, Any]: ...
+    epochs: int
+    _: KW_ONLY
+    batch: int = 128
+    lr: float = 0.1
+    schedule: Rates = "cosine"
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    loss: Loss | None = None
+    label_smoothing: float = 0.0
+    augment: bool | str = True
+    cutout: int = 0
+    ema: float | None = None
+    seed: int = 0
+    evaluate_every: int = 1
+    stop: Stop = None
+    precision: str | None = None
+    device: torch.device | str | None = None
+    channels_last: bool | None = None
+    graph: bool | None = None
+    compile: bool | dict[str, Any] = False
+    tune: bool = False
 
-    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
+    def __post_init__(self) -> None:
+        for name, (fits, wanted) in CHECKS.items():
+            value = getattr(self, name)
+            if not fits(value):
+                raise FireflyError(f"{name}={value!r}: give {wanted}")
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; of a function it is only said that there is one."""
+        return {field.name: tell(getattr(self, field.name)) for field in fields(self)}
+
+
+# What a run must be taken up with, to go on exactly; the optimiser's settings are told by the optimiser.
+FIXED = ("epochs", "batch", "schedule", "augment", "cutout", "ema", "precision", "seed", "label_smoothing")
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # of the share of the training that is done, to a factor of lr
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
@@ -37,78 +91,130 @@ SCHEDULES: dict[str, Callable[[float], float]] = {  # of the share of the traini
 }
 
 
-def list_factors(schedule: Schedule, epoch: int, epochs: int, steps: int) -> list[float]:
+def is_whole(value: Any, least: float = -math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: Any, least: float = -math.inf, below: float = math.inf) -> bool:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and math.isfinite(value) and least <= value < below
+
+
+def is_device(value: Any) -> bool:
+    try:
+        torch.device(value)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def one_of(*choices: Any) -> Callable[[Any], bool]:
+    return lambda value: any(value is choice or (isinstance(value, str) and value == choice) for choice in choices)
+
+
+Check = tuple[Callable[[Any], bool], str]
+COUNT: Check = (lambda value: is_whole(value, 1), "a whole number from 1 up")
+NUMBER: Check = (lambda value: is_number(value, 0), "a finite number from 0 up")
+FLAG: Check = (one_of(True, False), "True or False")
+CHOICE: Check = (one_of(None, True, False), "True, False, or None to choose by the device")
+CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("epochs", "batch", "evaluate_every"), COUNT),
+    **dict.fromkeys(("lr", "momentum", "weight_decay"), NUMBER),
+    **dict.fromkeys(("nesterov", "tune"), FLAG),
+    **dict.fromkeys(("channels_last", "graph"), CHOICE),
+    "schedule": (
+        lambda value: callable(value) or (isinstance(value, str) and value in SCHEDULES),
+        f"{', '.join(map(repr, SCHEDULES))}, or a function of the time in epochs",
+    ),
+    "loss": (
+        lambda value: value is None or (callable(value) and not isinstance(value, (nn.modules.loss._Loss, type))),
+        "a function loss(model, (inputs, labels)) that returns a scalar tensor",
+    ),
+    "label_smoothing": (lambda value: is_number(value, 0, 1), "a share from 0 up to, not including, 1"),
+    "augment": (one_of(True, False, "crop"), "True (crop and mirror), 'crop' (never mirror) or False"),
+    "cutout": (lambda value: is_whole(value, 0), "the side of the square in pixels, a whole number; 0 for none"),
+    "ema": (
+        lambda value: value is None or (is_number(value, 0, 1) and value > 0),
+        "the decay per step, between 0 and 1, such as 0.999; None for no average",
+    ),
+    "seed": (is_whole, "a whole number"),
+    "stop": (
+        lambda value: value is None or is_whole(value, 1) or (callable(value) and not isinstance(value, type)),
+        "a number of evaluations without improvement, or a function of History",
+    ),
+    "precision": (one_of(None, "bf16", "float32"), "'bf16' or 'float32'"),
+    "device": (lambda value: value is None or is_device(value), "a device such as 'cuda', 'cuda:1' or 'cpu'"),
+    "compile": (lambda value: type(value) in (bool, dict), "True, False, or a dict of options for torch.compile"),
+}
+
+
+def read_recipe(recipe: Recipe | None, epochs: int | None, how: Mapping[str, Any]) -> Recipe:
+    """The recipe that `fit` was given, whole or in words, or one with the other changed."""
+    names = [field.name for field in fields(Recipe)]
+    for name in how:
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"it knows {', '.join(names)}"
+            raise FireflyError(f"fit has no option {name!r}: {hint}")
+    changes = {**how, **({} if epochs is None else {"epochs": epochs})}
+    if recipe is None:
+        if epochs is None:
+            raise FireflyError("for how many epochs? Give fit(model, data, epochs=100) or recipe=Recipe(100, ...)")
+        return Recipe(**changes)
+    if not isinstance(recipe, Recipe):
+        raise FireflyError(f"recipe is a {type(recipe).__name__}: give a firefly.training.Recipe")
+    return replace(recipe, **changes)
+
+
+def settle(recipe: Recipe) -> Recipe:
+    """The recipe with all that was left open decided for the device."""
+    place = find_device(recipe.device)
+    precision, layout = check_precision(recipe.precision, place), recipe.channels_last
+    layout = place.type == "cuda" and precision == "bf16" if layout is None else layout
+    return replace(recipe, device=place, precision=precision, channels_last=layout)
+
+
+def find_device(device: torch.device | str | None) -> torch.device:
+    """The device to train on; a GPU with its number."""
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if place.type != "cuda":
+        return place
+    if not torch.cuda.is_available():
+        raise FireflyError(f"device={place}, but torch finds no GPU: use device='cpu'")
+    if place.index is not None and place.index >= torch.cuda.device_count():
+        raise FireflyError(f"device={place}, but there are {torch.cuda.device_count()} GPUs, counted from 0")
+    return torch.device("cuda", torch.cuda.current_device()) if place.index is None else place
+
+
+def tell(value: Any) -> Any:
+    """A value as JSON has it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): tell(item) for key, item in value.items()}
+    return "a function" if callable(value) else str(value)
+
+
+def list_factors(schedule: Rates, epoch: int, epochs: int, steps: int) -> list[float]:
     """What to multiply the learning rate with at each step of an epoch (the first is 0).
 
     A schedule is a name, or a function of the time in epochs: 3.25 is a quarter into the fourth.
     """
-    if not callable(schedule) and schedule not in SCHEDULES:
-        raise FireflyError(f"schedule={schedule!r}: use {', '.join(map(repr, SCHEDULES))}, or a function of the epoch")
     times = [epoch + step / steps for step in range(steps)]
-    if callable(schedule):
-        return [float(schedule(time)) for time in times]
-    return [SCHEDULES[schedule](time / epochs) for time in times]
+    if isinstance(schedule, str):
+        return [SCHEDULES[schedule](time / epochs) for time in times]
+    factors = [schedule(time) for time in times]
+    for time, factor in zip(times, factors):
+        if isinstance(factor, str) or not hasattr(factor, "__float__") or not math.isfinite(factor):
+            raise FireflyError(f"schedule({time:g}) returned {factor!r}: give a finite factor of the learning rate")
+    return [float(factor) for factor in factors]
 
 
 def make_loss(label_smoothing: float) -> Loss:
     """Cross entropy of the model's answers, in float32."""
-    if not 0 <= label_smoothing < 1:
-        raise FireflyError(f"label_smoothing={label_smoothing}: give a share from 0 up to, not including, 1")
 
     def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
         return functional.cross_entropy(model(images).float(), labels, label_smoothing=label_smoothing)
 
     return cross_entropy
-
-
-def make_optimizer(model: nn.Module, lr: float, momentum: float, nesterov: bool, weight_decay: float) -> Optimizer:
-    """SGD over the parameters that are not frozen."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise FireflyError("the model has no parameter that requires a gradient: unfreeze some, or do not fit it")
-    try:
-        return SGD(trained, lr, momentum, nesterov=nesterov and momentum > 0, weight_decay=weight_decay)
-    except ValueError as error:
-        raise FireflyError(f"lr={lr}, momentum={momentum}, weight_decay={weight_decay}: {error}") from error
-
-
-def can_capture(optimizer: Optimizer) -> bool:
-    """Whether the optimiser's step may be part of a CUDA graph, and fresh state of it is all zeros."""
-    plain = not any(group.get("differentiable") for group in optimizer.param_groups)
-    return plain and type(optimizer) in (SGD, Adam, AdamW)
-
-
-@torch.no_grad()
-def ready_optimizer(optimizer: Optimizer, graph: bool) -> None:
-    """Choose the implementation that suits, and give state that was loaded or grown its parameter's device and layout.
-
-    Momentum starts as zeros, which is the same as not at all, because one kernel for all parameters wants all or none.
-    """
-    for group in optimizer.param_groups:
-        if "capturable" in group:
-            group["capturable"] = graph
-        if graph and isinstance(optimizer, SGD):
-            group["fused"], group["foreach"] = True, False
-        for parameter in group["params"]:
-            if isinstance(optimizer, SGD) and group["momentum"] and parameter.requires_grad:
-                state = optimizer.state[parameter]
-                if state.get("momentum_buffer") is None:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-            for name, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    optimizer.state[parameter][name] = lay_out(value, parameter, graph)
-
-
-def lay_out(value: Tensor, parameter: Tensor, graph: bool) -> Tensor:
-    """The state `value` where and as its parameter lies; a count of steps is on the GPU only for a graph."""
-    if value.shape != parameter.shape:
-        return value.to(parameter.device) if graph else value
-    if value.device == parameter.device and value.stride() == parameter.stride():
-        return value
-    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def list_state(optimizer: Optimizer) -> list[Tensor]:
-    """Every tensor the optimiser remembers."""
-    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]

@@ -1,8 +1,8 @@
 """Data that lives on the device: one upload for a run, then batches are gathered, cropped and mirrored where they lie.
 
-What is random about an epoch (the order, where each image is cropped, whether it is mirrored) is drawn on the CPU from
-the seed and the epoch's number alone and uploaded once per epoch as a small table. So a CPU and a GPU see the same
-batches, a run that was interrupted goes on with the same ones, and the step itself draws nothing.
+What is random about an epoch (the order, where each image is cropped, mirrored or not, and blanked out) is drawn on the
+CPU from the seed and the epoch's number alone and uploaded once per epoch as a small table. So a CPU and a GPU see the
+same batches, a run that was interrupted goes on with the same ones, and the step itself draws nothing.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,7 @@ class Resident:
     pad: int
     flip: bool
     layout: torch.memory_format
+    cutout: int = 0  # the side of a square that is blanked out
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,6 +43,7 @@ def upload(
     device: torch.device,
     *,
     augment: bool | str = False,
+    cutout: int = 0,
     channels_last: bool = False,
     like: Any = None,
     name: str = "data",
@@ -55,6 +57,10 @@ def upload(
         raise FireflyError(f"augment={augment!r}: use True (crop and mirror), 'crop' (never mirror) or False")
     images, labels = split(data, name)
     pictures = images.dim() == 4
+    if cutout and not (pictures and cutout <= min(images.shape[2:])):
+        raise FireflyError(
+            f"cutout={cutout} with {name} of shape {tuple(images.shape)}: images must be at least as large"
+        )
     pad = PAD if pictures and augment else 0
     lines, columns = (torch.arange(size, device=device) for size in (images.shape[2:] if pictures else (0, 0)))
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -63,7 +69,7 @@ def upload(
     if pictures:
         images = functional.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1).contiguous()
     labels = labels.to(device, None if labels.is_floating_point() else torch.int64)
-    return Resident(images, labels, scale, shift, lines, columns, pad, augment is True, layout)
+    return Resident(images, labels, scale, shift, lines, columns, pad, augment is True, layout, cutout)
 
 
 def split(data: Any, name: str) -> tuple[Tensor, Tensor]:
@@ -102,14 +108,20 @@ def find_scale(data: Any, like: Any, images: Tensor, device: torch.device) -> tu
 
 
 def draw(data: Resident, batch: int, seed: int, epoch: int) -> Tensor:
-    """The full batches of an epoch as numbers on the CPU, (steps, 4, batch): image, top, left, direction."""
+    """The full batches of an epoch as numbers on the CPU, (steps, 4, batch): image, top, left, direction.
+
+    With a cutout there are two more: the line and the column of its middle.
+    """
     count, steps = len(data), len(data) // batch
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     order = torch.randperm(count, generator=generator)
     top, left = torch.randint(2 * data.pad + 1, (2, count), generator=generator)
     mirrored = torch.randint(2, (count,), generator=generator) * int(data.flip)
-    rows = torch.stack([order, top, left + mirrored * (len(data.columns) - 1), 1 - 2 * mirrored])  # (4, N)
-    return rows[:, : steps * batch].view(4, steps, batch).transpose(0, 1).contiguous()
+    rows = [order, top, left + mirrored * (len(data.columns) - 1), 1 - 2 * mirrored]
+    if data.cutout:  # drawn last, so that all else is as without it
+        rows += [torch.randint(len(side), (count,), generator=generator) for side in (data.lines, data.columns)]
+    table = torch.stack(rows)[:, : steps * batch]  # (4 or 6, steps * batch)
+    return table.view(len(rows), steps, batch).transpose(0, 1).contiguous()
 
 
 def mix(seed: int, epoch: int) -> int:
@@ -118,15 +130,25 @@ def mix(seed: int, epoch: int) -> int:
 
 
 def take(data: Resident, rows: Tensor) -> Batch:
-    """The batch that `rows` (4, B) on the device describes: gathered, cropped, mirrored and normalised."""
-    index, top, left, direction = rows.unbind(0)
+    """The batch that `rows` (4 or 6, B) on the device describes: cropped, mirrored, normalised and blanked out."""
+    index, top, left, direction, *middle = rows.unbind(0)
     if data.pad:
         high = top[:, None] + data.lines  # (B, H): which lines to read
         wide = left[:, None] + direction[:, None] * data.columns
         images = data.images[index[:, None, None], high[:, :, None], wide[:, None, :]]  # (B, H, W, C)
     else:
         images = data.images[index]
-    return finish(data, images), data.labels[index]
+    images = finish(data, images)
+    return (blank_out(data, images, *middle) if middle else images), data.labels[index]
+
+
+def blank_out(data: Resident, images: Tensor, line: Tensor, column: Tensor) -> Tensor:
+    """A square around the middle becomes zero, the mean of normalised images; it may reach beyond the image."""
+    inside = [
+        (places >= middle[:, None] - data.cutout // 2) & (places < middle[:, None] + (data.cutout + 1) // 2)
+        for places, middle in ((data.lines, line), (data.columns, column))
+    ]  # (B, H) and (B, W)
+    return images.masked_fill_((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0)
 
 
 def finish(data: Resident, images: Tensor) -> Tensor:

@@ -1,71 +1,160 @@
 """Stop anywhere, go on exactly: the folder in which `fit` keeps a run.
 
-`fit.json` holds the epochs done, the recipe and the history, and names the checkpoint folder beside it that belongs to
-them (`firefly.load` reads it too). Replacing that one small file is the only moment that counts, so whoever is killed
-at any time finds the weights and the history of the same epoch.
+`fit.json` holds the recipe and the history, and names the checkpoint folder beside it that belongs to them
+(`firefly.load` reads it too). Replacing that one small file is the only moment that counts, so whoever is killed at any
+time finds the weights and the history of the same epoch. Checkpoints that `fit.json` no longer needs, and only those,
+are deleted: whatever else is in the folder is not ours.
 """
+
+from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import shutil
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from firefly.errors import FireflyError
-from firefly.training.history import History
-from firefly.training.recipe import Grower
+from firefly import checkpoint
+from firefly.checkpoint.archive import hash_json, write
+from firefly.errors import FireflyError, first_line
+from firefly.training.growing import Grower
+from firefly.training.history import Epoch, History
+from firefly.training.lock import Lock
+from firefly.training.recipe import FIXED, Recipe
 
-Folder = str | os.PathLike[str]
-
-
-def save_run(
-    folder: Folder,
-    history: History,
-    recipe: dict[str, Any],
-    model: nn.Module,
-    optimizer: Optimizer,
-    grower: Grower | None,
-) -> None:
-    """Keep the state after the last epoch of `history`."""
-    from firefly import checkpoint
-
-    root = Path(folder)
-    current = root / f"epoch-{len(history)}"
-    checkpoint.save(current, model, optimizer=optimizer, grower=grower)
-    content = {"checkpoint": current.name, "recipe": recipe, "history": history.to_dict()}
-    temporary = root / "fit.json.tmp"
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, root / "fit.json")
-    for old in root.glob("epoch-*"):
-        if old != current:
-            shutil.rmtree(old, ignore_errors=True)
+OURS = re.compile(r"epoch-\d+(-[0-9a-f]{8})?")  # the name of a checkpoint
+Json = dict[str, Any]
 
 
-def load_run(
-    folder: Folder, recipe: dict[str, Any], model: nn.Module, optimizer: Optimizer, grower: Grower | None
-) -> History:
-    """Bring model, optimiser and grower to where the run in `folder` stopped; an empty history if there is none."""
-    from firefly import checkpoint
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """All that a training changes."""
 
-    path = Path(folder) / "fit.json"
-    if not path.exists():
-        return History()
+    model: nn.Module
+    optimizer: Optimizer
+    grower: Grower | None = None
+    average: nn.Module | None = None
+
+
+def save_run(lock: Lock, trained: Trained, history: History, recipe: Json, asked: bool) -> None:
+    """Keep the state after the last epoch of `history`; `asked`: whether the growth that may be due then is decided."""
+    root, old = lock.folder, lock.current
+    current = choose_name(root, len(history))
+    lock.note(current.name)
     try:
-        content = json.loads(path.read_text())
-        name, made, history = content["checkpoint"], content["recipe"], History.from_dict(content["history"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise FireflyError(f"{path} is damaged ({error}): delete the folder to start again") from error
-    for key, value in json.loads(json.dumps(recipe)).items():
-        if made.get(key) != value:
+        checkpoint.save(current, trained.model, optimizer=trained.optimizer, grower=trained.grower)
+        if trained.average is not None:
+            checkpoint.save(current / "average", trained.average)
+        content: Json = {"checkpoint": current.name, "replaces": old, "asked": asked}
+        content |= {"recipe": recipe, "history": history.to_dict()}
+        replace_file(root / "fit.json", content | {"checksum": hash_json(content)})
+    except BaseException:
+        if (read_run(root) or {}).get("checkpoint") != current.name:
+            delete(root, current.name)
+        raise
+    lock.current = current.name
+    lock.note(None)
+    delete(root, old)
+
+
+def choose_name(root: Path, epoch: int) -> Path:
+    """A folder that is not there yet: it may be a user's."""
+    path = root / f"epoch-{epoch}"
+    return path if not path.exists() else root / f"{path.name}-{secrets.token_hex(4)}"
+
+
+def replace_file(path: Path, content: Json) -> None:
+    """Write the JSON, through to the disk, in one atomic moment."""
+    temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}.tmp")
+    try:
+        write(temporary, json.dumps(content, indent=1).encode())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def delete(root: Path, name: Any) -> None:
+    """A checkpoint that `fit` made and needs no more."""
+    if isinstance(name, str) and OURS.fullmatch(name):
+        shutil.rmtree(root / name, ignore_errors=True)
+
+
+def load_run(lock: Lock, recipe: Json, trained: Trained) -> tuple[History, bool]:
+    """Bring all that was trained to where the run in the folder stopped: its history, and whether growth was decided.
+
+    The history is empty if there is no run.
+    """
+    content = read_run(lock.folder)
+    name = content["checkpoint"] if content else None
+    for leftover in {lock.unfinished, content["replaces"] if content else None} - {name}:
+        delete(lock.folder, leftover)
+    for leftover in lock.folder.glob("fit.json-" + "[0-9a-f]" * 16 + ".tmp"):
+        leftover.unlink(missing_ok=True)
+    if content is None:
+        return History(), True
+    lock.current = name
+    check_recipe(lock.folder, content["recipe"], recipe)
+    folder = lock.folder / content["checkpoint"]
+    if trained.average is not None:
+        checkpoint.load(folder / "average", trained.average)
+    checkpoint.load(folder, trained.model, optimizer=trained.optimizer, grower=trained.grower)
+    return content["history"], content["asked"]
+
+
+def check_recipe(folder: Path, made: Json, recipe: Json) -> None:
+    """Refuse to go on with another recipe; what an older Firefly did not know had its default."""
+    usual = {field.name: field.default for field in fields(Recipe)}
+    for key in (*FIXED, "images", "optimizer"):
+        before, now = made.get(key, usual.get(key)), json.loads(json.dumps(recipe[key]))
+        if before != now:
             raise FireflyError(
-                f"the run in {folder} was made with {key}={made.get(key)!r}, this call has {value!r}: use the same, to "
-                "go on exactly, or another folder, to start anew"
+                f"the run in {folder} was made with {key}={before!r}, this call has {now!r}: use the same, to go on "
+                "exactly, or another folder, to start anew"
             )
-    checkpoint.load(path.parent / Path(name).name, model, optimizer=optimizer, grower=grower)
-    return history
+
+
+def read_run(folder: Path) -> Json | None:
+    """What `fit.json` says, checked: {checkpoint, replaces, asked, recipe, history}; None if there is no run."""
+    path = folder / "fit.json"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FireflyError(f"{path} cannot be read: {error}") from error
+    try:
+        content = json.loads(text)
+        checksum = content.pop("checksum", None)
+        if checksum is not None and checksum != hash_json(content):  # Firefly 0.1 wrote none
+            raise ValueError("its checksum differs")
+        return read_content(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FireflyError(f"{path} is damaged ({first_line(error)}): delete the folder to start again") from error
+
+
+def read_content(content: Json) -> Json:
+    """The parts of a run, each of its kind."""
+    name, recipe, history = content["checkpoint"], content["recipe"], History.from_dict(content["history"])
+    if not (isinstance(name, str) and OURS.fullmatch(name)):
+        raise ValueError(f"checkpoint {name!r}")
+    if not isinstance(recipe, dict):
+        raise TypeError("recipe")
+    for number, row in enumerate(history.epochs, start=1):
+        if not is_epoch(row, number):
+            raise ValueError(f"epoch {number}")
+    told = {"replaces": content.get("replaces"), "asked": bool(content.get("asked", True))}
+    return {"checkpoint": name, "recipe": recipe, "history": history, **told}
+
+
+def is_epoch(row: Epoch, number: int) -> bool:
+    """Whether what was read is a row of a history, and the one that belongs there."""
+    numbers = [row.loss, row.lr, row.seconds, *(x for x in (row.test_accuracy, row.test_loss) if x is not None)]
+    plain = all(type(value) in (int, float) for value in numbers) and type(row.grown) is bool
+    return plain and type(row.parameters) is int and row.epoch == number

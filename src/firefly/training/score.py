@@ -1,7 +1,5 @@
 """How good a classifier is: its accuracy and loss on held-out data."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from firefly.errors import FireflyError
+from firefly.surgery.swap import switched
 from firefly.training.precision import autocast, check_precision
 from firefly.training.recipe import Loss
 from firefly.training.resident import Resident, finish, upload
@@ -37,7 +36,7 @@ def evaluate(
             f"labels of shape {tuple(held.labels.shape)}, {held.labels.dtype}: accuracy needs class numbers"
         )
     right, total = torch.zeros((), dtype=torch.int64, device=device), torch.zeros((), device=device)
-    with eval_mode(model), autocast(precision, device):
+    with switched(model.modules(), False), autocast(precision, device):
         for start in range(0, len(held), batch):
             labels = held.labels[start : start + batch]
             images = finish(held, held.images[start : start + batch])
@@ -46,15 +45,3 @@ def evaluate(
             mean = functional.cross_entropy(answers, labels) if loss is None else loss(model, (images, labels))
             total += mean.float() * len(labels)
     return Score(right.item() / len(held), total.item() / len(held))
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode for a while; each module's own mode comes back."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

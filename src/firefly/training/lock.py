@@ -1,0 +1,108 @@
+"""One `fit` at a time in a folder: `fit.lock` names the process that works there, and what it is writing.
+
+The lock is the operating system's, so a process that is killed lets go of it; what it was writing when that happened is
+still named in the file, and the next one clears it away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from firefly.errors import FireflyError
+
+NAME = "fit.lock"
+
+
+class Lock:
+    """The folder of a run, held by this process."""
+
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        self.folder, self.descriptor = folder, descriptor
+        self.current: str | None = None  # the checkpoint that `fit.json` names
+        self.unfinished: str | None = read(descriptor).get("writing")  # left by a process that was killed
+        self.note(None)
+
+    def note(self, writing: str | None) -> None:
+        """Say which checkpoint is being written."""
+        content = {"pid": os.getpid(), "host": socket.gethostname(), "writing": writing}
+        os.ftruncate(self.descriptor, 0)
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        os.write(self.descriptor, json.dumps(content).encode())
+
+
+@contextmanager
+def hold(folder: str | os.PathLike[str]) -> Iterator[Lock]:
+    """Let no other `fit` work in the folder meanwhile. It is made if need be, and goes if nothing came of it."""
+    try:
+        root = Path(folder)
+        fresh = not root.exists()
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = acquire(root / NAME)
+    except (OSError, TypeError, ValueError) as error:
+        raise FireflyError(f"checkpoint={folder!r} is no folder to write to: {error}") from error
+    try:
+        yield Lock(root, descriptor)
+    finally:
+        release(root / NAME, descriptor)
+        if fresh:
+            with suppress(OSError):  # it is not empty, as a rule
+                root.rmdir()
+
+
+def acquire(path: Path) -> int:
+    """The locked file."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            lock(descriptor, path)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its owner took it away just now: once more
+
+
+def lock(descriptor: int, path: Path) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        other = read(descriptor)
+        who = f"process {other.get('pid', 'unknown')} on {other.get('host', 'an unknown host')}"
+        raise FireflyError(
+            f"another fit is at work in {path.parent} ({who}): wait for it, stop it, or use another folder"
+        ) from error
+    except OSError:
+        return  # some network file systems cannot lock
+
+
+def release(path: Path, descriptor: int) -> None:
+    if sys.platform != "win32":
+        import fcntl
+
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # closing alone would not let go if a worker was forked meanwhile
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+    if sys.platform == "win32":  # where an open file cannot be deleted
+        path.unlink(missing_ok=True)
+
+
+def read(descriptor: int) -> dict[str, Any]:
+    """What the file says; nothing if it is new, or half written."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with suppress(ValueError):
+        content = json.loads(os.read(descriptor, 10_000))
+        return content if isinstance(content, dict) else {}
+    return {}
