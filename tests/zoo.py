@@ -450,7 +450,7 @@ class Frozen(nn.Module):
 class UnusedLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.fc, self.spare, self.head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+        self.fc, self.spare, self.head = nn.Linear(8, 16), nn.Linear(12, 20), nn.Linear(16, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.relu(self.fc(x)))

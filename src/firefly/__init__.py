@@ -3,6 +3,7 @@
 >>> growth = firefly.grow(model, loss, batches, example=x, budget=firefly.Neurons(fraction=0.3), optimizer=optimizer)
 """
 
+from firefly.anatomy.examples import Call, Examples
 from firefly.anatomy.register import register
 from firefly.anatomy.tracing import trace
 from firefly.anatomy.widths import Anatomy, Width
@@ -19,7 +20,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Anatomy",
+    "Call",
     "Every",
+    "Examples",
     "Firefly",
     "FireflyError",
     "Flops",

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from firefly.anatomy.tracing import as_arguments, check_model, trace
+from firefly.anatomy.examples import as_calls, tensors_in
+from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError, first_line
 from firefly.stages.optimizer import check_optimizer
@@ -136,8 +136,17 @@ class Call:
 
 
 def _watch(model: nn.Module, example: Any) -> dict[str, Call]:
-    """Every module's call in one forward on the example, in the order in which they ended."""
-    args, kwargs = as_arguments(example)
+    """Every module's call in one forward on the example, or on the first of several that reaches it."""
+    found: dict[str, Call] = {}
+    for one in as_calls(example):
+        for name, call in _watch_one(model, one).items():
+            known = found.setdefault(name, call)
+            known.times = max(known.times, call.times)
+    return found
+
+
+def _watch_one(model: nn.Module, example: Any) -> dict[str, Call]:
+    """In the order in which they ended."""
     calls: dict[str, Call] = {}
     makers: dict[int, Call] = {}
     ends: list[Any] = []
@@ -167,10 +176,10 @@ def _watch(model: nn.Module, example: Any) -> dict[str, Call]:
             with unbroken():
                 for name, module in model.named_modules():
                     hooks.callback(module.register_forward_hook(record(name)).remove)
-            outputs = model(*args, **kwargs)
+            outputs = tensors_in(example(model))
     except Exception as error:
         raise FireflyError(f"the model does not run on the example: {first_line(error)}") from error
-    ends += [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    ends += [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     return calls
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from firefly.anatomy.tracing import bring, check_model, trace
+from firefly.anatomy.examples import bring
+from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy, length
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood

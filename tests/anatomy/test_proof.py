@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import firefly
-from firefly.anatomy import tracing
+from firefly.anatomy import exporting
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -61,8 +61,8 @@ def test_noise_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tied_weights_need_one_export(monkeypatch: pytest.MonkeyPatch) -> None:
     exports: list[int] = []
-    once = tracing._export_once
-    monkeypatch.setattr(tracing, "_export_once", lambda *given: exports.append(1) or once(*given))
+    once = exporting._export_once
+    monkeypatch.setattr(exporting, "_export_once", lambda *given: exports.append(1) or once(*given))
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8), nn.Linear(8, 8))
     model[5].weight = model[0].weight
     firefly.trace(model, X)

@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from firefly.anatomy import axes
 from firefly.anatomy.axes import Axis
+from firefly.anatomy.exporting import inside
 from firefly.anatomy.register import LAYERS
 from firefly.errors import FireflyError
 from firefly.surgery.swap import find_tensor
@@ -62,6 +63,11 @@ class Mirror:
     axis: Axis
 
 
+def _module(path: str) -> str:
+    """The module's name in the model; a second call of it is marked in the graph."""
+    return inside(re.sub(r"@\d+$", "", path))
+
+
 @dataclass
 class Flow:
     """What the graph says about the model's tensors: axes, roles, attributes that mirror sizes, and costs."""
@@ -75,6 +81,7 @@ class Flow:
         default_factory=list
     )  # axes in the shapes that a module's forward spells out
     costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
+    passed: list[Value] = field(default_factory=list)  # what the operators return
     choices: dict[Choice, int] = field(default_factory=dict)  # how to read what can be read in several ways
     asked: dict[Choice, tuple[int, list[Axis]]] = field(default_factory=dict)  # what could, in how many ways
     node: fx.Node | None = None
@@ -153,7 +160,7 @@ class Flow:
         """The module in whose forward the operator stands."""
         stack = (self.node.meta.get("nn_module_stack") or {}) if self.node is not None else {}
         path = list(stack.values())[-1][0] if stack else ""
-        return re.sub(r"@\d+$", "", path)
+        return _module(path)
 
     def outputs(self) -> Any:
         """Shapes of what the operator returns: one tuple, or a list of them."""
@@ -181,7 +188,7 @@ class Flow:
         if not isinstance(val, torch.Tensor):
             return val
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            name = self.names[id(find_tensor(self.model, spec.target))]
+            name = self.names[id(find_tensor(self.model, inside(spec.target)))]
             if name not in self.tensors:
                 dims = tuple(axes.free(n) for n in val.shape)
                 sources = tuple(frozenset([(name, d)]) for d in range(len(dims)))
@@ -205,6 +212,8 @@ class Flow:
                     continue
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = self._call(node, args, kwargs, rules)
+                found = values[node] if isinstance(values[node], (tuple, list)) else (values[node],)
+                self.passed += [value for value in found if isinstance(value, Value)]
             elif node.op == "output":
                 returned = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
                 return [values[item] if isinstance(item, fx.Node) else item for item in returned]
@@ -226,7 +235,7 @@ class Flow:
         if not LAYERS:
             return None
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
-            if type(self.model.get_submodule(re.sub(r"@\d+$", "", path))) in LAYERS:
+            if path and type(self.model.get_submodule(_module(path))) in LAYERS:
                 return str(path)
         return None
 
@@ -235,7 +244,7 @@ class Flow:
         group = [node]
         while self._registered(group[-1].next) == path and group[-1].next.op == "call_function":
             group.append(group[-1].next)
-        name = re.sub(r"@\d+$", "", path)
+        name = _module(path)
         layer = LAYERS[type(self.model.get_submodule(name))]
         own = {id(t) for t in self.model.get_submodule(name).parameters()}
         given = [values[n] for inner in group for n in inner.all_input_nodes if n in values]

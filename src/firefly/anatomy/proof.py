@@ -1,4 +1,4 @@
-"""Prove every width on the example: with some of its neurons doubled and their readers halved, the model must still
+"""Prove every width on the examples: with some of its neurons doubled and their readers halved, the model must still
 run and compute the same. What fails there is pinned, with the error as the reason.
 
 All widths are tried together; where that fails, in halves, so that the widths in the end are proven together and each
@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from firefly.anatomy import mirrors
+from firefly.anatomy.examples import Call, tensors_in
 from firefly.anatomy.graph import Flow
 from firefly.anatomy.mirrors import Mirrors
 from firefly.anatomy.widths import Anatomy, pinned
@@ -28,13 +28,13 @@ from firefly.surgery.swap import swapped, switched
 from firefly.tensors import Roster, carry, chosen, make_plan
 
 
-def prove(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], flow: Flow, anatomy: Anatomy) -> Anatomy:
+def prove(model: nn.Module, calls: tuple[Call, ...], flow: Flow, anatomy: Anatomy) -> Anatomy:
     """Run the model with a neuron of each width doubled; pin the widths for which it then breaks or changes."""
     names = [width.name for width in anatomy.growable()]
     if not names:
         return anatomy
     # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
-    samples = [Sample(model, args, kwargs, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
+    samples = [Sample(model, calls, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
     search = mirrors.search(flow, anatomy)
     proven: dict[str, Mirrors] = {}
     broken: dict[str, str] = {}
@@ -84,8 +84,7 @@ class Sample:
     """The model with weights drawn once, and what it computes with them before and after neurons are doubled."""
 
     model: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    calls: tuple[Call, ...]
     anatomy: Anatomy
     draw: Callable[[str, Tensor, torch.Generator], Tensor]
     step: int
@@ -137,8 +136,7 @@ class Sample:
             warnings.simplefilter("error")
             torch.manual_seed(0)
             with swapped(self.model, self.tensors | buffers | larger, sizes):
-                out = self.model(*self.args, **self.kwargs)
-        return [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+                return [tensor for call in self.calls for tensor in tensors_in(call(self.model))]
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:

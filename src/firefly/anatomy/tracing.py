@@ -7,29 +7,25 @@ no one may grow, and has every width proved on the example (`proof.py`).
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from firefly.anatomy import axes, rules
 from firefly.anatomy.axes import Axis, Space
 from firefly.anatomy.choices import read_best
+from firefly.anatomy.examples import Call, as_calls, bring
+from firefly.anatomy.exporting import export, reached
 from firefly.anatomy.graph import Choice, Flow
 from firefly.anatomy.proof import prove
+from firefly.anatomy.reach import pin_unreached
 from firefly.anatomy.widths import Anatomy, Runs, Width
-from firefly.errors import FireflyError, first_line
-from firefly.surgery.guard import unbroken
-from firefly.surgery.multihead import MultiheadAttention, list_openable
+from firefly.errors import FireflyError
 from firefly.surgery.residual import Residual, awake, find_dormant
-from firefly.surgery.swap import clone_buffers, exchanged, find_tensor, swapped, switched
+from firefly.surgery.swap import find_tensor
 from firefly.tensors import Layout, Run
 
 
@@ -38,18 +34,19 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
 
     Args:
         model: any `nn.Module`, unmodified.
-        example: what its forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        example: what its forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments; or
+            `firefly.Examples`, one for each path through the model. What no example reaches pins what may feed it.
 
     Returns:
         The anatomy: print it, or iterate over its widths (`name`, `size`, `pinned`).
     """
     check_model(model)
-    args, kwargs = as_arguments(bring(example, model))
+    calls = as_calls(bring(example, model))
     layers = find_dormant(model)
     stuck: dict[str, Width] = {}
     while True:
         with awake(model, layers):
-            anatomy = _trace(model, args, kwargs)
+            anatomy = _trace(model, calls)
         known = {path: anatomy.widths[path] for path in layers if path in anatomy.widths}
         stuck |= {path: replace(width, size=0) for path, width in known.items() if width.pinned}
         wakes = {path: layer for path, layer in layers.items() if path in known and path not in stuck}
@@ -58,12 +55,14 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
         layers = wakes  # once more, with those left asleep that cannot grow or are not reached
 
 
-def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Anatomy:
-    programs = _export(model, args, kwargs)
-    flow, anatomy = read_best(lambda choices: _read(model, programs, args, kwargs, choices))
+def _trace(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
-        return prove(model, args, kwargs, flow, anatomy)
+        programs = export(model, calls)
+        tensors = [leaf for leaf in tree_leaves((calls[0].args, calls[0].kwargs)) if isinstance(leaf, Tensor)]
+        batch = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 1)
+        flow, anatomy = read_best(lambda choices: _read(model, programs, batch, choices))
+        return prove(model, calls, flow, anatomy)
 
 
 def check_model(model: Any) -> None:
@@ -78,66 +77,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def bring(example: Any, model: nn.Module) -> Any:
-    """The example where the model is; as it stands if the model is in several places, or nowhere."""
-    places = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    if len(places) != 1:
-        return example
-    (device,) = places
-    return tree_map(lambda part: part.to(device) if isinstance(part, Tensor) else part, example)
-
-
-def as_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
-
-
-def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.export.ExportedProgram]:
-    """The graph in the model's own mode; where that leaves parameters out, the one of the other mode too."""
-    other_mode = partial(switched, list(model.modules()), not model.training)
-    try:
-        programs = [_export_once(model, args, kwargs)]
-    except FireflyError:  # a batch norm in train mode refuses a single example, for one
-        with other_mode(), suppress(FireflyError):
-            return [_export_once(model, args, kwargs)]
-        raise
-    reached = _reached(model, programs[0])
-    if any(id(parameter) not in reached for parameter in model.parameters()):
-        with other_mode(), suppress(FireflyError):  # what no mode reaches stays as it is
-            programs.append(_export_once(model, args, kwargs))
-    return programs
-
-
-def _reached(model: nn.Module, program: torch.export.ExportedProgram) -> set[int]:
-    """The parameters, by identity, that the program uses under any of their names."""
-    specs = {s.arg.name: s for s in program.graph_signature.input_specs if s.kind == InputKind.PARAMETER}
-    nodes = program.graph.find_nodes(op="placeholder")
-    return {id(find_tensor(model, specs[n.name].target)) for n in nodes if n.users and n.name in specs}
-
-
-def _export_once(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    try:
-        # an interrupt inside it can abort the process
-        opened = exchanged((module, "__class__", MultiheadAttention) for module in list_openable(model))
-        with unbroken(), warnings.catch_warnings(), torch.enable_grad(), opened:
-            warnings.simplefilter("ignore")
-            return torch.export.export(model, args, kwargs, strict=False)
-    except Exception as error:
-        try:
-            with torch.no_grad(), swapped(model, clone_buffers(model)):
-                model(*args, **kwargs)
-        except Exception as own:
-            raise FireflyError(f"the model does not run on the example: {first_line(own)}") from own
-        raise FireflyError(
-            f"torch.export cannot follow {type(model).__name__}.forward: {first_line(error)}. A branch on the values "
-            "of a tensor is the usual cause; growing the part of the model without it works"
-        ) from error
-
-
-def _read(
-    model: nn.Module, programs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], choices: dict[Choice, int]
-) -> tuple[Flow, Anatomy]:
+def _read(model: nn.Module, programs: list[Any], batch: int, choices: dict[Choice, int]) -> tuple[Flow, Anatomy]:
     flow = Flow(model, choices=choices)
     for k, program in enumerate(programs):
         costs = list(flow.costs)
@@ -145,8 +85,8 @@ def _read(
         if k:
             flow.costs = costs
     _pin_conflicts(flow)
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.ndim]
-    return flow, _describe(flow, tensors[0].shape[0] if tensors else 1)
+    pin_unreached(flow, reached(model, programs))
+    return flow, _describe(flow, batch)
 
 
 def _pin_conflicts(flow: Flow) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from firefly.anatomy.tracing import as_arguments
+from firefly.anatomy.examples import run_examples
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
 from firefly.neighborhood.kinds import New, Split
@@ -55,10 +54,9 @@ def overgrow(
 
 @torch.no_grad()
 def _runs(over: OverGrown, example: Any) -> bool:
-    args, kwargs = as_arguments(example)
     try:
         with over.attached(), switched(over.model.modules(), False):
-            over.model(*args, **kwargs)
+            run_examples(over.model, example)
     except RuntimeError:
         return False
     return True
@@ -113,12 +111,11 @@ def settle(
 
 @torch.no_grad()
 def output_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
-    args, kwargs = as_arguments(example)
     copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     with switched(model.modules(), False):
         with swapped(model, copies):
-            before = tree_leaves(model(*args, **kwargs))
+            before = run_examples(model, example)
         with swapped(model, {**copies, **tensors}, sizes):
-            after = tree_leaves(model(*args, **kwargs))
-    pairs = [(a, b) for a, b in zip(before, after) if isinstance(a, Tensor) and a.is_floating_point() and a.numel()]
+            after = run_examples(model, example)
+    pairs = [(a, b) for a, b in zip(before, after) if a.is_floating_point() and a.numel()]
     return max(((a - b).abs().max().item() for a, b in pairs), default=0.0)
