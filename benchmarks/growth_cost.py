@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import firefly
 from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.scores import Steps, descend
+from firefly.stages.step_one import Steps, descend
 
 
 class Block(nn.Module):
@@ -138,8 +138,7 @@ def measure(name: str, stage: str, epoch: int, steps: int) -> dict[str, Any]:
     if stage == "step":
         anatomy = firefly.trace(model, example)
         names = [width.name for width in anatomy.growable()]
-        new = next((kind for kind in neighborhood if isinstance(kind, firefly.New)), None)
-        over = OverGrown(model, anatomy, names, firefly.Split(), new, torch.Generator().manual_seed(0))
+        over = OverGrown(model, anatomy, names, neighborhood, torch.Generator().manual_seed(0))
         five = Steps(5, 1e-3, lambda *_: None)
         return {"step_s": seconds(lambda: descend(over, loss, [batch], five), 2) / 5, "step_mib": peak()}
     start = time.process_time()

@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
-from firefly.descent import Method
-from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.budget import Chosen, select
+from firefly.method import Method
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.stages.budget import Budget
+from firefly.stages.losses import mean_loss
+from firefly.stages.selection import Ballot, Chosen, select
 from zoo import ZOO, Entry
 
 SMALL: list[Any] = [firefly.Split(), firefly.New(4)]
@@ -63,7 +65,8 @@ def make_trained(entry: Entry, steps: int = 8, lr: float = 0.01) -> tuple[Any, t
 
 def grow(model: nn.Module, entry: Entry, **options: Any) -> firefly.Growth:
     """A quick growth of a zoo model; any argument of `firefly.grow` may be given instead."""
-    given: dict[str, Any] = {"example": entry.example(), "neighborhood": SMALL, "steps": 5} | options
+    usual = {"neighborhood": SMALL, "steps": 5, "budget": firefly.Neurons(fraction=0.3)}
+    given: dict[str, Any] = {"example": entry.example(), **usual, **options}
     if "anatomy" not in given:
         given["anatomy"] = trace_entry(entry.name)
     return firefly.grow(model, given.pop("loss", entry.loss), given.pop("batches", entry.batches()), **given)
@@ -109,28 +112,30 @@ class Blind:
         self.method = Method("blind", self.descend, self.score, self.select, trust=False)
 
     @torch.no_grad()
-    def descend(self, over: OverGrown, *_: Any) -> None:
+    def descend(self, over: OverGrown, *_: Any) -> Directions:
         self.over = over
-        for delta in over.delta.values():
-            delta.copy_(torch.randn(delta.shape, generator=self.generator))
+        drawn = {n: torch.randn(d.shape, generator=self.generator).to(d) for n, d in over.delta.items()}
+        return Directions(drawn, over.epsilon)
 
     def score(self, over: OverGrown, *_: Any) -> dict[str, Tensor]:
         gains = {n: torch.rand(len(e), generator=self.generator) - 0.3 for n, e in over.epsilon.items()}
         return {n: gain * (over.epsilon[n].cpu() > 0) for n, gain in gains.items()}
 
-    def select(self, *args: Any, **options: Any) -> Chosen:
-        self.chosen = select(*args, **options)
+    def select(self, ballot: Ballot) -> Chosen:
+        self.chosen = select(ballot)
         return self.chosen
+
+    def picked(self, kind: str, width: str) -> Tensor:
+        """The numbers of the chosen of one kind."""
+        return self.over.slots[width].sort(self.chosen.slots[width])[kind]
 
     def rest_off(self) -> dict[str, Tensor]:
         """ε with everything at zero but the chosen."""
         out = {}
         for name, epsilon in self.over.epsilon.items():
             out[name] = torch.zeros_like(epsilon)
-            size = self.over.rosters[name].size
-            for numbers in (self.chosen.split.get(name, ()), [size + i for i in self.chosen.new.get(name, ())]):
-                for i in numbers:
-                    out[name][int(i)] = epsilon[int(i)] * self.growth.shortened
+            for i in self.chosen.slots.get(name, ()):
+                out[name][int(i)] = epsilon[int(i)] * self.growth.shortened
         return out
 
 
@@ -158,6 +163,19 @@ def assert_grown_is_overgrown(model: nn.Module, blind: Blind, example: Any, tole
     grown = run(model, example)
     with blind.over.attached(blind.rest_off()):
         assert_close(run(model, example), grown, tolerance)
+
+
+def make_ballot(anatomy: firefly.Anatomy, gains: Mapping[str, Tensor], budget: Budget) -> Ballot:
+    """Candidates of these gains, all of which stand and bring one neuron each."""
+    standing = {name: torch.ones(len(gain), dtype=torch.bool) for name, gain in gains.items()}
+    ones = {name: torch.ones(len(gain), dtype=torch.long) for name, gain in gains.items()}
+    return Ballot(anatomy, budget, gains, gains, standing, ones)
+
+
+def overgrown_loss(over: OverGrown, loss: Any, batches: list[Any], epsilon: Any = None) -> float:
+    """L(f_{ε,δ}) on these batches."""
+    with over.attached(epsilon):
+        return mean_loss(loss, over.model, batches)
 
 
 # ---- the model, its tensors and its optimiser ------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import firefly
 from firefly import report
 from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.budget import Budget, select
+from firefly.stages.budget import Budget
+from firefly.stages.selection import select
 from firefly.surgery.residual import Residual, apply_layers, find_layers
 from laws import (
     assert_close,
@@ -29,6 +30,7 @@ from laws import (
     grow_blindly,
     in_double,
     loss_on,
+    make_ballot,
     run,
     train,
 )
@@ -268,7 +270,7 @@ def test_laws_hold_where_layers_wake_and_streams_grow(name: str) -> None:
     widths, expected = [width.name for width in anatomy.growable()], run(model, entry.example())
     for fold in (True, False):
         generator = torch.Generator().manual_seed(0)
-        over = OverGrown(model, anatomy, widths, firefly.Split(), firefly.New(4), generator, fold=fold)
+        over = OverGrown(model, anatomy, widths, [firefly.Split(), firefly.New(4)], generator, fold=fold)
         assert all(scale.isfinite().all() and (scale > 0).all() for scale in over.scale.values())
         assert all(scale.isfinite() and scale > 0 for scale in over.reader_scale.values())
         assert_epsilon_zero_preserves(over, example, expected, 1e-12)
@@ -320,7 +322,7 @@ def test_a_woken_layer_learns_and_is_an_ordinary_width(name: str) -> None:
     assert all(not torch.equal(find_layers(model)[path].make.weight, weight) for path, weight in old.items())
     options = {"anatomy": None, "widths": growth.woken, "neighborhood": [firefly.Split()], "optimizer": optimizer}
     again = grow_blindly(model, entry, **options).growth
-    assert again.neurons and not again.woken and all(not kinds["new"] for kinds in again.added.values())
+    assert again.neurons and not again.woken and all(set(kinds) == {"split"} for kinds in again.added.values())
     assert find_layers(model)[growth.woken[0]].make.weight.shape[0] == again.widths[growth.woken[0]][1]
 
 
@@ -357,9 +359,8 @@ def choose(gains: dict[str, list[float]], budget: Budget) -> dict[str, list[int]
     """Who of the new candidates is chosen; widths "1.deeper.0" and "3.deeper.0" are dormant, "0" is not."""
     anatomy = trace_deep_mlp()
     whole = {name: torch.tensor([0.0] * anatomy[name].size + values) for name, values in gains.items()}
-    newest = {name: len(values) for name, values in gains.items()}
-    chosen = select(anatomy, whole, whole, budget, newest, {name: gain > 0 for name, gain in whole.items()})
-    return {name: numbers.tolist() for name, numbers in chosen.new.items() if len(numbers)}
+    chosen = select(make_ballot(anatomy, whole, budget))
+    return {name: (numbers - anatomy[name].size).tolist() for name, numbers in chosen.slots.items()}
 
 
 def test_a_layer_needs_two_neurons() -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import firefly
-from firefly.descent import Method
+from firefly.method import Method
 from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.scores import integrate, mean_loss
+from firefly.stages.scores import integrate
 from laws import (
     SMALL,
     assert_close,
@@ -23,6 +23,7 @@ from laws import (
     in_double,
     loss_on,
     make_trained,
+    overgrown_loss,
     run,
     ties,
     trace_entry,
@@ -30,13 +31,19 @@ from laws import (
 )
 from zoo import ZOO, Entry
 
-KINDS = {"split": (firefly.Split(), None), "new": (None, firefly.New(3)), "both": (firefly.Split(), firefly.New(3))}
+KINDS = {
+    "split": [firefly.Split()],
+    "new": [firefly.New(3)],
+    "unlock": [firefly.Unlock()],
+    "both": [firefly.Split(), firefly.New(3)],
+    "continual": [firefly.Unlock(), firefly.New(2)],
+}
 
 
 def overgrow(model: nn.Module, name: str, kinds: str = "both", fold: bool = False) -> OverGrown:
-    anatomy, (split, new) = trace_entry(name), KINDS[kinds]
+    anatomy = trace_entry(name)
     names = [width.name for width in anatomy.growable()]
-    return OverGrown(model, anatomy, names, split, new, torch.Generator().manual_seed(0), fold=fold)
+    return OverGrown(model, anatomy, names, KINDS[kinds], torch.Generator().manual_seed(0), fold=fold)
 
 
 # ---- f_{ε,δ} ---------------------------------------------------------------------------------------------------------
@@ -133,7 +140,7 @@ def test_gains_add_up_to_what_the_overgrown_network_gains(name: str) -> None:
         for k, delta in enumerate(over.delta.values()):
             delta.copy_(torch.randn(delta.shape, generator=torch.Generator().manual_seed(k)))
     zero = {width: torch.zeros_like(epsilon) for width, epsilon in over.epsilon.items()}
-    decrease = mean_loss(over, entry.loss, batches, zero) - mean_loss(over, entry.loss, batches)
+    decrease = overgrown_loss(over, entry.loss, batches, zero) - overgrown_loss(over, entry.loss, batches)
     for points, tolerance in ((3, 0.05), (24, 0.01)):
         gains = torch.cat(list(integrate(over, entry.loss, batches, points=points).values()))
         assert abs(gains.sum().item() - decrease) < tolerance * gains.abs().sum().item()
@@ -230,7 +237,7 @@ def test_a_neighborhood_of_one_kind_adds_that_kind_only(kind: str) -> None:
 def test_ranking_by_magnitude_takes_no_kind_that_was_not_asked_for() -> None:
     entry = ZOO["mlp"]
     growth = grow(entry.make(), entry, neighborhood=[firefly.New(2)], rank="magnitude", budget=firefly.Neurons(10))
-    assert growth.added == {"0": {"split": 0, "new": 2}, "2": {"split": 0, "new": 2}}
+    assert growth.added == {"0": {"new": 2}, "2": {"new": 2}}
 
 
 def test_widths_are_chosen_by_name_or_by_filter() -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import firefly
-from firefly.stages.budget import select
+from firefly.stages.selection import select
+from laws import make_ballot
 
 
 def make_net(first: int = 8, second: int = 5) -> nn.Sequential:
@@ -45,9 +46,8 @@ def test_whole_bundles_only() -> None:
 def choose(gains: list[float], other: list[float], budget: Any) -> dict[str, int]:
     anatomy = firefly.trace(make_net(8, 8), torch.randn(2, 6))
     values = {name: torch.tensor(found) for name, found in zip(("0", "2"), (gains, other))}
-    standing = {name: torch.ones(len(found), dtype=torch.bool) for name, found in values.items()}
-    chosen = select(anatomy, values, values, budget, {"0": 4, "2": 4}, standing)
-    return {name: len(chosen.split.get(name, ())) + len(chosen.new.get(name, ())) for name in values}
+    chosen = select(make_ballot(anatomy, values, budget))
+    return {name: len(chosen.slots.get(name, ())) for name in values}
 
 
 def test_a_bundle_is_worth_its_mean() -> None:
@@ -76,7 +76,6 @@ def test_the_power_of_the_cost() -> None:
     """Width "0" is dear: 6 inputs and 8 readers; "2" is cheap: 8 inputs, 3 readers. Gains are as 5 to 4.5."""
     values = {"0": torch.full((12,), 5.0), "2": torch.full((12,), 4.5)}
     anatomy = firefly.trace(make_net(8, 8), torch.randn(2, 6))
-    standing = {name: torch.ones(12, dtype=torch.bool) for name in values}
-    how: Any = (anatomy, values, values, firefly.Parameters(60), {"0": 4, "2": 4}, standing)
-    assert set(select(*how, power=0.0).split) == {"0"}
-    assert set(select(*how, power=1.0).split) == {"2"}
+    ballot = make_ballot(anatomy, values, firefly.Parameters(60))
+    assert set(select(ballot, power=0.0).slots) == {"0"}
+    assert set(select(ballot, power=1.0).slots) == {"2"}

@@ -69,7 +69,7 @@ def test_state_follows_its_neuron(name: str) -> None:
     train(model, entry, optimizer, 5)
     old = {name: copy.deepcopy(optimizer.state[p]) for name, p in model.named_parameters()}
     blind = grow_blindly(model, entry, optimizer=optimizer, widths=["0"], budget=firefly.Neurons(8))
-    split, born = blind.chosen.split["0"].tolist(), len(blind.chosen.new["0"])
+    split, born = blind.picked("split", "0").tolist(), len(blind.picked("new", "0"))
     assert len(split) + born == 8 and split and born
     alone = [i for i in range(16) if i not in split]
 
@@ -139,7 +139,7 @@ def test_state_of_a_norm_is_halved_and_its_buffers_are_copied() -> None:
     norm: Any = model.eval().get_submodule("features.1")  # in train mode the statistics are measured anew
     before, mean = optimizer.state[norm.weight]["exp_avg"].clone(), norm.running_mean.clone()
     blind = grow_blindly(model, entry, optimizer=optimizer, widths=["features.0"], neighborhood=[firefly.Split()])
-    split = blind.chosen.split["features.0"]
+    split = blind.picked("split", "features.0")
     after = optimizer.state[norm.weight]["exp_avg"]
     assert torch.equal(after[8:], before[split] / 2) and torch.equal(after[split], before[split] / 2)
     assert torch.equal(norm.running_mean, torch.cat([mean, mean[split]]))

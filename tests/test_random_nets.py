@@ -244,8 +244,8 @@ def check_laws(model: nn.Module, anatomy: firefly.Anatomy) -> None:
     model, example = copy.deepcopy(model).double().eval(), (draw(9)[0].double(),)
     expected = run(model, example)
     names = [width.name for width in anatomy.growable()]
-    for split, new in ((firefly.Split(), None), (None, firefly.New(2)), (firefly.Split(), firefly.New(2))):
-        over = OverGrown(model, anatomy, names, split, new, torch.Generator().manual_seed(0), fold=False)
+    for kinds in ([firefly.Split()], [firefly.New(2)], [firefly.Unlock()], [firefly.Split(), firefly.New(2)]):
+        over = OverGrown(model, anatomy, names, kinds, torch.Generator().manual_seed(0), fold=False)
         assert_epsilon_zero_preserves(over, example, expected, 1e-11)
     blind = grow_blindly(model, in_double(ENTRY), anatomy=anatomy)
     assert_grown_is_overgrown(model, blind, example, 1e-11)

@@ -229,8 +229,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown width": ({"widths": ["fc7"]}, "no width 'fc7'.*0, 2, 4"),
     "pinned width": ({"widths": ["4"]}, "'4' cannot grow.*output"),
     "no width left": ({"widths": lambda width: False}, "nothing can grow"),
-    "empty neighborhood": ({"neighborhood": []}, "neighborhood needs"),
-    "two of a kind": ({"neighborhood": [firefly.New(2), firefly.New(3)]}, "neighborhood needs"),
+    "empty neighborhood": ({"neighborhood": []}, "at most once"),
+    "two of a kind": ({"neighborhood": [firefly.New(2), firefly.New(3)]}, "at most once"),
     "a kind of its own": ({"neighborhood": ["split"]}, "'split'.*firefly.Split"),
     "no budget": ({"budget": 12}, "budget=12.*firefly.Neurons"),
     "no steps": ({"steps": 0}, "steps=0"),
@@ -338,7 +338,7 @@ def test_step_one_does_not_see_the_batches_of_the_scores(kind: Any, count: int) 
     assert sorted([*held, *batches]) == list(range(count))
     again = list(batches)
     assert len(again) == count - len(held)
-    assert kind is Shuffled or not {*held} & {*again}
+    assert not {*held} & {*again}
 
 
 def test_a_single_batch_serves_for_both() -> None:
@@ -347,7 +347,7 @@ def test_a_single_batch_serves_for_both() -> None:
 
 
 def test_batches_that_can_be_read_only_once_do_not_hang() -> None:
-    """An iterable whose second reading is empty: three batches, and none ever after."""
+    """An iterable whose second reading is empty: what the first one brought serves again."""
     entry = ZOO["mlp"]
 
     class Once:
@@ -363,8 +363,7 @@ def test_batches_that_can_be_read_only_once_do_not_hang() -> None:
     previous = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(20)
     try:
-        with pytest.raises(firefly.FireflyError, match="read only once"):
-            grow(entry.make(), entry, batches=Once(), steps=10, evaluate_on=2)
+        assert grow(entry.make(), entry, batches=Once(), steps=10, evaluate_on=2).neurons > 0
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)

@@ -3,6 +3,7 @@
 >>> growth = firefly.grow(model, loss, batches, example=x, budget=firefly.Neurons(fraction=0.3), optimizer=optimizer)
 """
 
+from firefly import baselines
 from firefly.anatomy.examples import Call, Examples
 from firefly.anatomy.register import register
 from firefly.anatomy.tracing import trace
@@ -12,7 +13,7 @@ from firefly.depth import deepen
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
-from firefly.neighborhood.kinds import New, Split
+from firefly.neighborhood.kinds import New, Split, Unlock
 from firefly.schedule import Every, Milestones, Plateau
 from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters
 
@@ -35,7 +36,9 @@ __all__ = [
     "Parameters",
     "Plateau",
     "Split",
+    "Unlock",
     "Width",
+    "baselines",
     "deepen",
     "grow",
     "load",

@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,29 +19,26 @@ from torch import nn
 
 from firefly.anatomy.examples import bring
 from firefly.anatomy.tracing import check_model, trace
-from firefly.anatomy.widths import Anatomy, length
-from firefly.growth import Growth
+from firefly.anatomy.widths import Anatomy, Widths, pick_widths
+from firefly.growth import Clock, Growth, describe
+from firefly.method import Method, check_options, find_method
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
-from firefly.neighborhood.overgrown import Epsilon, OverGrown
-from firefly.schedule import Every, Schedule
-from firefly.stages.batches import Clock, Widths, check_options, hold_batches, pick_widths, progress_line, undisturbed
-from firefly.stages.budget import Budget, Chosen, Neurons, select
-from firefly.stages.commit import commit, evaluate, plan_commit
+from firefly.neighborhood.overgrown import overgrow
+from firefly.progress import Line
+from firefly.schedule import Every, Schedule, check_schedule
+from firefly.stages.batches import hold_batches
+from firefly.stages.budget import Budget, Parameters
+from firefly.stages.commit import commit, evaluate, list_models, plan_commit
+from firefly.stages.losses import Loss, check_loss, measure_loss
 from firefly.stages.optimizer import check_optimizer
-from firefly.stages.scores import Gains, Loss, Steps, descend, integrate, scaled
-from firefly.stages.trust_region import loss_of, output_change, overgrow, settle, shorten
-from firefly.surgery.residual import find_dormant
+from firefly.stages.scores import scaled
+from firefly.stages.selection import aim, make_ballot
+from firefly.stages.step_one import Steps
+from firefly.stages.trust_region import measure_change, settle, shorten
+from firefly.surgery.quiet import undisturbed
 
-
-@dataclass(frozen=True)
-class Method:
-    """The stages of a growth that other methods replace (`firefly.baselines`)."""
-
-    name: str = "firefly"
-    descend: Callable[[OverGrown, Loss, Iterable[Any], Steps], None] = descend
-    score: Callable[[OverGrown, Loss, list[Any], str], Gains] = integrate
-    select: Callable[..., Chosen] = select
-    trust: bool = True  # shorten the step where the loss would rise
+NEIGHBORHOOD = (Split(), New())
+BUDGET = Parameters(fraction=0.3)
 
 
 def grow(
@@ -50,19 +47,21 @@ def grow(
     batches: Iterable[Any],
     *,
     example: Any,
-    neighborhood: Iterable[Kind] = (Split(), New(50)),
-    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+    neighborhood: Kind | Iterable[Kind] = NEIGHBORHOOD,
+    budget: Budget = BUDGET,
     optimizer: torch.optim.Optimizer | None = None,
     widths: Widths = None,
     seed: int = 0,
     steps: int = 100,
     lr: float = 0.02,
     evaluate_on: int = 8,
+    held: Iterable[Any] | None = None,
     rank: str = "decrease",
     path: str = "joint",
     also: Iterable[nn.Module] = (),
+    bystanders: Iterable[nn.Module] = (),
     anatomy: Anatomy | None = None,
-    method: Method = Method(),  # noqa: B008
+    method: Method | str = "firefly",
     progress: bool = False,
     preview: bool = False,
 ) -> Growth:
@@ -73,18 +72,21 @@ def grow(
         loss: `loss(model, batch)` -> scalar tensor.
         batches: an iterable of batches, as `loss` takes them.
         example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
-        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, or both.
-        budget: how much to add: `Neurons`, `Parameters`, `Flops`, joined with `&`.
-        optimizer: grown along, the same object; its state follows the neurons.
+        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`, or several.
+        budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`.
+        optimizer: grown along, the same object; its state follows the neurons. Grow between its step and the next
+            backward: gradients of tensors that grow are dropped.
         widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
         seed: growth is deterministic for a seed and leaves the global random state alone.
         steps, lr: of step one (Adam on δ, falling linearly).
-        evaluate_on: how many batches, the first and at most half, are kept from step one for scores and losses.
+        evaluate_on: how many batches scores and losses are taken on.
+        held: these batches, e.g. of a validation set; None keeps the first of `batches`, at most half, from step one.
         rank: "decrease" ranks by the predicted decrease D; "magnitude" by |s|, as in the paper.
         path: "joint" integrates all candidates at once; "single" one by one, exact and slow.
         also: models of the same architecture that grow in the same way, such as an `AveragedModel`.
+        bystanders: other modules that the loss runs, such as a discriminator, whose buffers must stay as they are.
         anatomy: a trace made before, to save its time.
-        method: another growth method, from `firefly.baselines`.
+        method: another growth method, by name or from `firefly.baselines`.
         progress: show step one on stderr.
         preview: find out what would grow, and change nothing.
 
@@ -92,46 +94,55 @@ def grow(
         The growth: print it for a table, `to_dict()` for JSON.
     """
     check_model(model)
-    split, new = read_neighborhood(neighborhood)
-    check_options(loss, steps=steps, lr=lr, evaluate_on=evaluate_on, rank=rank, path=path, budget=budget)
+    kinds, method, others = read_neighborhood(neighborhood), find_method(method), list_models(also)
+    how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path, "seed": seed}
+    check_options(loss=loss, budget=budget, anatomy=anatomy, **how)
     if optimizer is not None:
         check_optimizer(optimizer, model)
-    clock, example = Clock(), bring(example, model)
-    with undisturbed(model, seed):
+    clock, line, example = Clock(), Line(progress), bring(example, model)
+    with undisturbed(model, seed, bystanders):
+        # trace
         anatomy = trace(model, example) if anatomy is None else anatomy
         names = pick_widths(anatomy, widths)
-        batches, held = hold_batches(batches, steps, evaluate_on)
+        batches, held = hold_batches(batches, steps, evaluate_on, held)
+        check_loss(loss, model, held)
+        before = measure_loss(loss, model, held, seed)
+        limit = before if method.trust else math.inf
         clock("trace")
-        before = loss_of(model, loss, held, seed)
-        over = overgrow(model, anatomy, names, split, new, seed, example)
+        # over-grow
+        over = overgrow(model, anatomy, names, kinds, seed, example)
         over.measure_births(loss, held)
-        with progress_line("step one", progress) as report:
-            method.descend(over, loss, batches, Steps(steps, lr, report))
-        if model.training:
+        # step one
+        directions = method.descend(over, loss, batches, Steps(steps, lr, lambda k, n: line(f"step one {k}/{n}")))
+        over.turn(directions)
+        if directions.turned or model.training:
             over.measure_births(loss, held)
-        overgrown, factor = shorten(over, loss, held, before, seed, method.trust)
+        overgrown, factor = shorten(over, loss, held, limit, seed)
         clock("descend")
+        # scores
         gains = method.score(over, loss, held, path)
         clock("integrate")
-        chosen, epsilon = _choose(over, gains, budget, rank, method.select)
+        # select
+        chosen = method.select(make_ballot(over, gains, budget, rank))
         plans, sizes = plan_commit(over, chosen)
-        tensors, after, shorter = settle(
-            over, plans, sizes, epsilon, loss, held, before if method.trust else math.inf, seed
-        )
-        change = output_change(model, example, tensors, anatomy.mirrored(sizes))
-        growth = describe(anatomy, over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
+        epsilon = aim(over, gains, rank)
+        tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
+        change = measure_change(model, example, tensors, anatomy.mirrored(sizes))
+        losses = (before, overgrown, after)
+        growth = describe(over, gains, chosen, sizes, losses, change, (factor, shorter))
+        # commit
         if not preview:
-            others = {one: evaluate(over, plans, scaled(epsilon, shorter), one) for one in map(_unwrap, also)}
-            commit({model: tensors, **others}, anatomy.mirrored(sizes), plans, optimizer)
+            grown = {other: evaluate(over, plans, scaled(epsilon, shorter), other) for other in others}
+            commit({model: tensors, **grown}, anatomy.mirrored(sizes), plans, optimizer)
         clock("commit")
-    growth.seconds.update(clock.seconds)  # type: ignore[attr-defined]
-    return growth
+    line.close(clear=True)
+    return replace(growth, seconds=clock.seconds)
 
 
 class Firefly:
-    """A model that grows on a schedule: grow + when + what happened so far.
+    """A model that grows on a schedule: grow + when + what happened so far. Its options are those of `grow`.
 
-    >>> grower = Firefly(model, example, budget=Neurons(fraction=0.3), schedule=Every(10))
+    >>> grower = Firefly(model, example, budget=Parameters(fraction=0.3), schedule=Every(10))
     >>> if grower.due(epoch, metric): print(grower.grow(loss, batches, optimizer))
     """
 
@@ -140,25 +151,33 @@ class Firefly:
         model: nn.Module,
         example: Any,
         *,
-        neighborhood: Iterable[Kind] = (Split(), New(50)),
-        budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+        neighborhood: Kind | Iterable[Kind] = NEIGHBORHOOD,
+        budget: Budget = BUDGET,
         schedule: Schedule = Every(10),  # noqa: B008
         widths: Widths = None,
         seed: int = 0,
-        **options: Any,
+        steps: int = 100,
+        lr: float = 0.02,
+        evaluate_on: int = 8,
+        rank: str = "decrease",
+        path: str = "joint",
+        method: Method | str = "firefly",
+        progress: bool = False,
     ) -> None:
         check_model(model)
-        self.neighborhood = tuple([neighborhood] if isinstance(neighborhood, (Split, New)) else neighborhood)
-        read_neighborhood(self.neighborhood)
-        self.model, self.example, self.budget, self.schedule = model, example, budget, schedule
-        self.widths, self.seed, self.options = widths, seed, options
+        how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path}
+        check_options(budget=budget, seed=seed, **how)
+        check_schedule(schedule)
+        self.model, self.example, self.schedule = model, example, schedule
+        self.neighborhood, self.budget, self.widths, self.seed = read_neighborhood(neighborhood), budget, widths, seed
+        self.options: dict[str, Any] = {**how, "method": find_method(method), "progress": progress}
         self.history: list[dict[str, Any]] = []
         self._anatomy: Anatomy | None = None
 
     @property
     def anatomy(self) -> Anatomy:
         """The model's widths as they are now; traced once, and again if the model's shapes changed by other hands."""
-        if self._anatomy is None or not _fits(self._anatomy, self.model):
+        if self._anatomy is None or not self._anatomy.fits(self.model):
             self._anatomy = trace(self.model, self.example)
         return self._anatomy
 
@@ -171,17 +190,27 @@ class Firefly:
         batches: Iterable[Any],
         optimizer: torch.optim.Optimizer | None = None,
         also: Iterable[nn.Module] = (),
+        *,
+        held: Iterable[Any] | None = None,
+        bystanders: Iterable[nn.Module] = (),
     ) -> Growth:
         """One growth now; it is added to the history."""
         anatomy = self.anatomy
-        growth = self._grow(loss, batches, optimizer=optimizer, also=also)
+        growth = self._grow(loss, batches, optimizer=optimizer, also=also, held=held, bystanders=bystanders)
         self._anatomy = anatomy.resized({name: after for name, (_, after) in growth.widths.items()})
         self.history.append(growth.to_dict())
         return growth
 
-    def preview(self, loss: Loss, batches: Iterable[Any]) -> Growth:
+    def preview(
+        self,
+        loss: Loss,
+        batches: Iterable[Any],
+        *,
+        held: Iterable[Any] | None = None,
+        bystanders: Iterable[nn.Module] = (),
+    ) -> Growth:
         """What `grow` would do now; changes nothing."""
-        return self._grow(loss, batches, preview=True)
+        return self._grow(loss, batches, held=held, bystanders=bystanders, preview=True)
 
     def _grow(self, loss: Loss, batches: Iterable[Any], **how: Any) -> Growth:
         return grow(
@@ -202,79 +231,6 @@ class Firefly:
         return {"history": self.history, "schedule": self.schedule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.schedule.load_state_dict(state["schedule"])  # before the rest: it may refuse
         self.history = list(state["history"])
-        self.schedule.load_state_dict(state["schedule"])
         self._anatomy = None
-
-
-def _choose(
-    over: OverGrown, gains: Gains, budget: Budget, rank: str, select: Callable[..., Chosen]
-) -> tuple[Chosen, Epsilon]:
-    newest = {name: roster.new for name, roster in over.rosters.items()}
-    candidates = {name: epsilon > 0 for name, epsilon in over.epsilon.items()}
-    if rank == "decrease":
-        return select(over.anatomy, gains, gains, budget, newest, candidates), over.epsilon
-    slopes = {name: (gain / over.epsilon[name].clamp(min=1e-30)).abs() for name, gain in gains.items()}
-    chosen = select(over.anatomy, gains, slopes, budget, newest, candidates, eligible="all")
-    return chosen, {name: epsilon * torch.where(gains[name] < 0, -1.0, 1.0) for name, epsilon in over.epsilon.items()}
-
-
-def describe(
-    anatomy: Anatomy,
-    over: OverGrown,
-    gains: Gains,
-    chosen: Chosen,
-    sizes: Mapping[str, int],
-    losses: tuple[float, float, float],
-    change: float,
-    factors: tuple[float, float],
-) -> Growth:
-    none = torch.empty(0, dtype=torch.long)
-    picks = {n: {"split": chosen.split.get(n, none), "new": chosen.new.get(n, none)} for n in sizes}
-    first_new = {name: over.rosters[name].size for name in sizes}
-    notes = [chosen.note] if chosen.note else []
-    if factors[0] < 1:
-        notes.append(f"step one was shortened to {factors[0]:.2g} of its length, since the loss rose beyond that")
-    if factors[1] < 1:
-        notes.append(f"the grown network takes {factors[1]:.2g} of that step, since its loss rose beyond it")
-    present = anatomy.sizes()
-    after = {**present, **sizes}
-    return Growth(
-        added={n: {kind: len(numbers) for kind, numbers in kinds.items()} for n, kinds in picks.items()},
-        widths={n: (present[n], after[n]) for n in over.rosters},
-        loss_before=losses[0],
-        loss_overgrown=losses[1],
-        loss_after=losses[2],
-        predicted=chosen.predicted,
-        output_change=change,
-        parameters=(anatomy.parameters(), anatomy.parameters(after)),
-        flops=(anatomy.flops(), anatomy.flops(after)),
-        gains={
-            n: {
-                "split": gains[n][kinds["split"]].sum().item(),
-                "new": gains[n][first_new[n] + kinds["new"]].sum().item(),
-            }
-            for n, kinds in picks.items()
-        },
-        candidates=sum(int((epsilon > 0).sum()) for epsilon in over.epsilon.values()),
-        total_gain=sum(gain.sum().item() for gain in gains.values()),
-        spent=dict(chosen.spent),
-        shortened=factors[0] * factors[1],
-        notes=tuple(notes),
-        seconds={},
-    )
-
-
-def _unwrap(other: nn.Module) -> nn.Module:
-    return other.module if isinstance(other, torch.optim.swa_utils.AveragedModel) else other
-
-
-def _fits(anatomy: Anatomy, model: nn.Module) -> bool:
-    """Whether the anatomy still describes the model's shapes."""
-    if anatomy.frozen != {name for name, p in model.named_parameters() if not p.requires_grad}:
-        return False
-    if not find_dormant(model).keys() <= anatomy.widths.keys():  # put there since
-        return False
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    own = (lay for lay in anatomy.layouts.values() if lay.parameter)
-    return all(shapes.get(lay.name) == tuple(length(runs) for runs in lay.dims) for lay in own)

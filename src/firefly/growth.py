@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import torch
+
+from firefly.neighborhood.overgrown import OverGrown
+from firefly.stages.scores import Gains
+from firefly.stages.selection import Chosen
 
 
 @dataclass(frozen=True)
 class Growth:
     """The result of one growth. All losses are on the same batches.
 
-    added: {width: {"split": 4, "new": 2}};  widths: {width: (before, after)}
+    added: {width: {"split": 4, "new": 2}}, by the name of the kind;  widths: {width: (before, after)}
+    chosen: {width: {"split": [0, 3], "new": [7]}}: the numbers of neurons, or of new candidates
     predicted: the sum of the gains D of the chosen;  output_change: largest |f_{t+1}(x) - f_t(x)| on the example
     shortened: the factor by which the step was shortened so that the loss does not rise (1 = it was not)
     """
@@ -27,6 +35,7 @@ class Growth:
     parameters: tuple[int, int]
     flops: tuple[int, int]
     gains: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    chosen: Mapping[str, Mapping[str, list[int]]] = field(default_factory=dict)
     candidates: int = 0
     total_gain: float = 0.0
     spent: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -36,7 +45,7 @@ class Growth:
 
     @property
     def neurons(self) -> int:
-        return sum(sum(kinds.values()) for kinds in self.added.values())
+        return sum(after - before for before, after in self.widths.values())
 
     @property
     def woken(self) -> list[str]:
@@ -46,34 +55,20 @@ class Growth:
     def to_dict(self) -> dict[str, Any]:
         return {key: _plain(value) for key, value in asdict(self).items()} | {"woken": self.woken}
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of growth there were, by name."""
+        return list(dict.fromkeys(kind for kinds in self.added.values() for kind in kinds))
+
     def __str__(self) -> str:
-        woken = self.woken
-        rows: list[tuple[str, ...]] = [("width", "before", "split", "new", "after", "gain", "")]
-        for name, kinds in self.added.items():
-            before, after = self.widths[name]
-            gain = sum(self.gains.get(name, {}).values())
-            rows.append(
-                (
-                    name,
-                    str(before),
-                    *(f"+{kinds[k]}" if kinds[k] else "" for k in ("split", "new")),
-                    str(after),
-                    f"{gain:.2g}",
-                    "new layer" if name in woken else "",
-                )
-            )
-        sizes = [max(len(row[k]) for row in rows) for k in range(7)]
-        table = [
-            "  ".join(c.rjust(n) if 0 < k < 6 else c.ljust(n) for k, (c, n) in enumerate(zip(row, sizes))).rstrip()
-            for row in rows
-        ]
         before, after = self.parameters
+        woken = len(self.woken)
         flops = f", FLOPs {_short(self.flops[0])} -> {_short(self.flops[1])}" if self.flops[0] else ""
-        layers = f", {len(woken)} new layer{'s' * (len(woken) > 1)}" if woken else ""
+        layers = f", {woken} new layer{'s' * (woken > 1)}" if woken else ""
         lines = [
             f"+{self.neurons} neurons in {len(self.added)} of {len(self.widths)} widths{layers}; "
             f"parameters {before:,} -> {after:,} ({after / max(before, 1) - 1:+.1%}){flops}",
-            *(table if self.added else []),
+            *(self._table() if self.added else []),
             f"loss {self.loss_before:.4f} -> over-grown {self.loss_overgrown:.4f} -> grown {self.loss_after:.4f}"
             f" (predicted {self.loss_before - self.predicted:.4f}); output changed by at most {self.output_change:.2g}",
             *self.notes,
@@ -82,6 +77,62 @@ class Growth:
             parts = ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items())
             lines.append(f"{sum(self.seconds.values()):.1f} s: {parts}")
         return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        """A line per width: its size before and after, what it got of each kind, and the gain of that."""
+        kinds, woken = self.kinds, self.woken
+        rows: list[tuple[str, ...]] = [("width", "before", *kinds, "after", "gain", "")]
+        for name, added in self.added.items():
+            before, after = self.widths[name]
+            got = (f"+{added[kind]}" if added.get(kind) else "" for kind in kinds)
+            gain = sum(self.gains.get(name, {}).values())
+            rows.append((name, str(before), *got, str(after), f"{gain:.2g}", "new layer" if name in woken else ""))
+        last = len(rows[0]) - 1
+        sizes = [max(len(row[k]) for row in rows) for k in range(last + 1)]
+        return [
+            "  ".join(c.rjust(n) if 0 < k < last else c.ljust(n) for k, (c, n) in enumerate(zip(row, sizes))).rstrip()
+            for row in rows
+        ]
+
+
+def describe(
+    over: OverGrown,
+    gains: Gains,
+    chosen: Chosen,
+    sizes: Mapping[str, int],
+    losses: tuple[float, float, float],
+    change: float,
+    factors: tuple[float, float],
+) -> Growth:
+    """The growth by these candidates; losses: before, over-grown, after; factors: what shortened the step."""
+    anatomy = over.anatomy
+    picks = {name: over.slots[name].sort(chosen.slots[name]) for name in sizes}
+    by_slot = {name: over.slots[name].sort(chosen.slots[name], own=False) for name in sizes}
+    notes = [chosen.note] if chosen.note else []
+    if factors[0] < 1:
+        notes.append(f"step one was shortened to {factors[0]:.2g} of its length, since the loss rose beyond that")
+    if factors[1] < 1:
+        notes.append(f"the grown network takes {factors[1]:.2g} of that step, since its loss rose beyond it")
+    present = anatomy.sizes()
+    after = {**present, **sizes}
+    return Growth(
+        added={name: {kind: len(numbers) for kind, numbers in kinds.items()} for name, kinds in picks.items()},
+        chosen={name: {kind: numbers.tolist() for kind, numbers in kinds.items()} for name, kinds in picks.items()},
+        widths={name: (present[name], after[name]) for name in over.slots},
+        loss_before=losses[0],
+        loss_overgrown=losses[1],
+        loss_after=losses[2],
+        predicted=chosen.predicted,
+        output_change=change,
+        parameters=(anatomy.parameters(), anatomy.parameters(after)),
+        flops=(anatomy.flops(), anatomy.flops(after)),
+        gains={n: {k: gains[n].cpu()[i].sum().item() for k, i in kinds.items()} for n, kinds in by_slot.items()},
+        candidates=sum(int((epsilon > 0).sum()) for epsilon in over.epsilon.values()),
+        total_gain=sum(gain.sum().item() for gain in gains.values()),
+        spent=dict(chosen.spent),
+        shortened=factors[0] * factors[1],
+        notes=tuple(notes),
+    )
 
 
 def join(first: Growth, second: Growth) -> Growth:
@@ -97,12 +148,28 @@ def join(first: Growth, second: Growth) -> Growth:
         parameters=(first.parameters[0], second.parameters[1]),
         flops=(first.flops[0], second.flops[1]),
         gains={**first.gains, **second.gains},
+        chosen={**first.chosen, **second.chosen},
         candidates=first.candidates + second.candidates,
         total_gain=first.total_gain + second.total_gain,
         shortened=min(first.shortened, second.shortened),
         notes=(*first.notes, *second.notes),
         seconds=seconds,
     )
+
+
+class Clock:
+    """Seconds per stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def __call__(self, stage: str) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds[stage] = now - self.last
+        self.last = now
 
 
 def _short(value: float) -> str:

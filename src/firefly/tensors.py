@@ -1,20 +1,28 @@
 """The only index arithmetic of the project: larger tensors out of a model's tensors, for every kind of growth at once.
 
-A `Layout` says which entries of a tensor belong to which neurons. A `Roster` says who the neurons of a width are in a
-larger network, in *compact* numbering: 0..n-1 are the neurons that exist, n.. the brand-new candidates. A split neuron
-stands twice in the roster, with signs +1 and -1. `grow_tensor` evaluates
+A `Layout` says which entries of a tensor belong to which neurons. The candidates of a width stand in *slots*: the first
+n are the neurons that exist, those behind are brand new. A `Roster` says who the neurons of a larger network are: the
+slot each comes from, how its rows follow δ (`move`), and what share of its slot's columns it keeps (`share`).
 
-    rows that make it     split: θ ± ε·s·δ       new: δ
-    columns that read it  split: W/2 and W/2     new: ε·r·δ
+    a width of 3 neurons, Split() and New(2)      slots 0 1 2 | 3 4
+    over-grown, all candidates in it              slot  0 1 2 0 1 2 3 4    move + + + - - - 0 0    share ½ ½ ½ ½ ½ ½ 0 0
+    committed, neuron 1 split and slot 4 new      slot  0 1 2 1 4          move 0 + 0 - 0          share 1 ½ 1 ½ 0
+    committed, neuron 1 unlocked instead          slot  0 1 2 1            move 0 0 0 +            share 1 0 1 1
 
-(Sec. 2.2 of the paper) for any roster: all candidates for the over-grown network, the chosen ones for the commit.
-δ is one free tensor per weight, of the compact shape; s is the neuron's own root mean square, r the reader's.
+For any roster (Sec. 2.2 of the paper) the tensors of the larger network are
+
+    rows that make a neuron      θ + move·ε·s·δ       brand new: s·δ
+    columns that read it         share·W              brand new: ε·r·δ
+
+δ is one free tensor per weight with a row or column for every slot (the *compact* shape: 5 rows in the example); s is
+the neuron's own root mean square, r the reader's. `make_plan` does the index work once, `carry` moves what is there to
+its new places, `coefficient` is what δ is multiplied with, and `move` adds the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -50,57 +58,83 @@ class Layout:
 
 @dataclass(frozen=True)
 class Roster:
-    """The neurons of one width in a larger network; `new` of its candidates are brand new."""
+    """The neurons of one width in a larger network; the first n are those of the slots 0..n-1."""
 
     size: int  # n, the neurons that exist
-    new: int  # m', the brand-new candidates
-    parent: Tensor  # (n',) compact number of each
-    sign: Tensor  # (n',) +1 and -1 for the copies of a split neuron, else 0
-    stretches: tuple[tuple[int, int], ...] | None = None  # `parent` as (first, count), where it is that regular
+    new: int  # m', the slots of brand-new candidates
+    slot: Tensor  # (n',) which slot each comes from
+    move: Tensor  # (n',) how its rows follow ε·δ; 0 for those that stay or are brand new
+    share: Tensor  # (n',) what of its slot's columns it keeps; 0 for brand-new ones
+    stretches: tuple[tuple[int, int], ...] | None = None  # `slot` as (first, count), where it is that regular
 
     def __len__(self) -> int:
-        return len(self.parent)
+        return len(self.slot)
 
     @property
     def born(self) -> Tensor:
-        return self.parent >= self.size
+        """Which of them are brand new."""
+        return self.slot >= self.size
+
+    @property
+    def first(self) -> Tensor:
+        """Which of them are the only one, or the first one, of their slot."""
+        return self.born | (torch.arange(len(self), device=self.slot.device) < self.size)
 
 
-def everyone(size: int, new: int, split: bool, device: torch.device | str = "cpu") -> Roster:
-    """All candidates: every neuron (twice if it splits), then every new one."""
-    roster = chosen(torch.arange(size if split else 0), torch.arange(new), size, new, device)
-    return replace(roster, stretches=((0, size), (0, size), (size, new)) if split else ((0, size + new),))
-
-
-def chosen(split: Tensor, new: Tensor, size: int, total_new: int, device: torch.device | str = "cpu") -> Roster:
-    """The neurons that exist, then a copy of each in `split`, then the new ones of those numbers."""
-    parent = torch.cat([torch.arange(size), split, size + new])
-    sign = torch.zeros(len(parent))
-    sign[split] = 1.0
-    sign[size : size + len(split)] = -1.0
-    return Roster(size, total_new, parent.to(device), sign.to(device))
+def double(numbers: Tensor, size: int, device: torch.device | str = "cpu") -> Roster:
+    """Neurons of these numbers stand twice, each copy with half of the columns: the same function."""
+    slot = torch.cat([torch.arange(size), numbers])
+    share = torch.ones(len(slot))
+    share[numbers] = share[size:] = 0.5
+    return Roster(size, 0, slot.to(device), torch.zeros(len(slot), device=device), share.to(device))
 
 
 def folded(roster: Roster) -> Roster:
-    """The roster as a reader sees it when every pair has been summed before it: one column a neuron."""
-    kept = roster.sign >= 0
+    """The roster as a reader sees it when the copies of a slot have been summed before it: one column a slot."""
+    kept = roster.first
     whole = ((0, roster.size + roster.new),) if roster.stretches is not None else None
-    return Roster(roster.size, roster.new, roster.parent[kept], roster.sign[kept], whole)
+    return Roster(roster.size, roster.new, roster.slot[kept], roster.move[kept], roster.share[kept], whole)
 
 
 Rosters = Mapping[str, Roster]
 
 
-def spread(runs: tuple[Run, ...], of: Callable[[str], Tensor], fill: float, like: Tensor) -> Tensor:
-    """One value per entry of a grown dimension, from one value per neuron of each width."""
+def along_runs(runs: tuple[Run, ...], values: Mapping[str, Tensor], fill: float, like: Tensor) -> Tensor:
+    """One value per entry of a dimension, from one value per neuron (or slot) of each width; `fill` for all others."""
     pieces = []
     for run in runs:
-        if run.width is None:
+        if run.width is None or run.width not in values:
             pieces.append(torch.full((run.size * run.block,), fill, dtype=like.dtype, device=like.device))
         else:
-            value = of(run.width).to(like.dtype)
+            value = values[run.width].to(like)
             pieces.append(value.repeat_interleave(run.block) if run.block > 1 else value)
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def sum_neurons(
+    runs: tuple[Run, ...], value: Tensor, dim: int, slots: Mapping[str, Sized] | None = None
+) -> dict[str, Tensor]:
+    """Sum a tensor per neuron along `dim`; with slots the dimension is in compact numbering."""
+    entries = value.transpose(0, dim).flatten(1).sum(1) if value.ndim > 1 else value
+    found: dict[str, Tensor] = {}
+    offset = 0
+    for run in runs:
+        size = count_slots(run, slots or {})
+        stretch = entries[offset : offset + size * run.block].view(size, run.block).sum(1)
+        offset += size * run.block
+        if run.width is not None:
+            found[run.width] = found[run.width] + stretch if run.width in found else stretch
+    return found
+
+
+def count_slots(run: Run, slots: Mapping[str, Sized]) -> int:
+    """How many slots the run's width has, or its entries if it has none."""
+    return len(slots[run.width]) if run.width is not None and run.width in slots else run.size
+
+
+def compact_shape(layout: Layout, slots: Mapping[str, Sized]) -> list[int]:
+    """The tensor's shape with every slot of its widths in it once."""
+    return [sum(count_slots(run, slots) * run.block for run in runs) for runs in layout.dims]
 
 
 Places = Tensor | tuple[tuple[int, int], ...] | None  # entry numbers, or stretches of them, or all as they are
@@ -120,10 +154,10 @@ def entries(runs: tuple[Run, ...], rosters: Rosters, compact: bool) -> Places:
             pieces.append(torch.arange(offset, offset + run.size * run.block))
             offset += run.size * run.block
             continue
-        parent = roster.parent.cpu()
+        slot = roster.slot.cpu()
         if not compact:
-            parent = torch.where(parent < roster.size, parent, 0)
-        pieces.append((offset + parent[:, None] * run.block + torch.arange(run.block)).flatten())
+            slot = torch.where(slot < roster.size, slot, 0)
+        pieces.append((offset + slot[:, None] * run.block + torch.arange(run.block)).flatten())
         offset += (roster.size + (roster.new if compact else 0)) * run.block
     return torch.cat(pieces)
 
@@ -141,16 +175,6 @@ def _stretches(runs: tuple[Run, ...], grown: list[Roster | None]) -> Places:
                 found.append((start, long))
         offset += count * run.block
     return None if not offset or found == [(0, offset)] else tuple(found)
-
-
-def new_in(run: Run, rosters: Rosters | None) -> int:
-    """How many brand-new candidates the run's width has."""
-    return rosters[run.width].new if rosters and run.width is not None and run.width in rosters else 0
-
-
-def compact_shape(layout: Layout, rosters: Rosters) -> list[int]:
-    """The tensor's shape with every candidate of its widths in it once."""
-    return [sum((run.size + new_in(run, rosters)) * run.block for run in runs) for runs in layout.dims]
 
 
 @dataclass(frozen=True)
@@ -193,30 +217,26 @@ def along(vector: Tensor, dim: int, ndim: int) -> Tensor:
 
 def per_entry(plan: Plan, dim: int, of: Callable[[Roster, str], Tensor], fill: float, like: Tensor) -> Tensor:
     """A vector along `dim` from a value per neuron; neurons of widths that do not grow count as `fill`."""
-
-    def value(width: str) -> Tensor:
-        if width in plan.rosters[dim]:
-            return of(plan.rosters[dim][width], width)
-        size = next(run.size for run in plan.layout.dims[dim] if run.width == width)
-        return torch.full((size,), fill, device=like.device)
-
-    return along(spread(plan.layout.dims[dim], value, fill, like), dim, like.ndim)
+    runs, rosters = plan.layout.dims[dim], plan.rosters[dim]
+    grown = {run.width: rosters[run.width] for run in runs if run.width is not None and run.width in rosters}
+    values = {width: of(roster, width) for width, roster in grown.items()}
+    return along(along_runs(runs, values, fill, like), dim, like.ndim)
 
 
-def carry(plan: Plan, tensor: Tensor, halve: str | None = "reads", power: float = 1.0) -> Tensor:
-    """The present entries in their new places, zero for new neurons; split ones are halved where `halve` says.
+def carry(plan: Plan, tensor: Tensor, shared: str | None = "reads", power: float = 1.0) -> Tensor:
+    """The present entries in their new places, zero for new neurons; copies get their share on the side `shared` names.
 
-    Weights halve the columns that read a split neuron. An optimiser's state behaves like the gradient: the rows that
-    make the neuron get half of it (`halve="makes"`, and `power=2` for squares).
+    Weights share the columns that read a neuron. An optimiser's state behaves like the gradient: the rows that make the
+    neuron get that share of it (`shared="makes"`, and `power=2` for squares).
     """
     out = gather(tensor, plan.present)
     for dim, role in enumerate(plan.layout.roles):
         if not plan.touched[dim]:
             continue
-        halved = 0.5**power if (role if role != "follows" else "makes") == halve else 1.0
+        here = (role if role != "follows" else "makes") == shared
 
-        def keep(roster: Roster, _: str, halved: float = halved) -> Tensor:
-            return torch.where(roster.born, 0.0, torch.where(roster.sign != 0, halved, 1.0))
+        def keep(roster: Roster, _: str, here: bool = here) -> Tensor:
+            return roster.share**power if here else (~roster.born).float()
 
         out = out * per_entry(plan, dim, keep, 1.0, out)
     return out
@@ -225,23 +245,23 @@ def carry(plan: Plan, tensor: Tensor, halve: str | None = "reads", power: float 
 def coefficient(
     plan: Plan, epsilon: Mapping[str, Tensor], scale: Mapping[str, Tensor], reader_scale: Tensor | float, like: Tensor
 ) -> Tensor | None:
-    """What δ is multiplied with (module docstring). epsilon, scale: per width, in compact numbering."""
+    """What δ is multiplied with (module docstring). epsilon, scale: per width, one number a slot."""
     make, read = plan.layout.role("makes"), plan.layout.role("reads")
     out: Tensor | None = None
     if make is not None and plan.touched[make]:
 
         def rows(roster: Roster, width: str) -> Tensor:
-            strength = roster.sign * epsilon[width][roster.parent] * scale[width][roster.parent]
-            return torch.where(roster.born, scale[width][roster.parent], strength)
+            strength = roster.move * epsilon[width][roster.slot] * scale[width][roster.slot]
+            return torch.where(roster.born, scale[width][roster.slot], strength)
 
         out = per_entry(plan, make, rows, 0.0, like)
     if read is not None and plan.touched[read]:
 
-        def old(roster: Roster, _: str) -> Tensor:  # like the weights: halved where both copies are read
-            return torch.where(roster.born, 0.0, torch.where(roster.sign != 0, 0.5, 1.0)).to(like.dtype)
+        def old(roster: Roster, _: str) -> Tensor:  # like the weights
+            return roster.share.to(like.dtype)
 
         def columns(roster: Roster, width: str) -> Tensor:
-            return torch.where(roster.born, epsilon[width][roster.parent] * reader_scale, 0.0)
+            return torch.where(roster.born, epsilon[width][roster.slot] * reader_scale, 0.0)
 
         column = per_entry(plan, read, columns, 0.0, like)
         out = column if out is None else out * per_entry(plan, read, old, 1.0, like) + column

@@ -11,8 +11,8 @@ from firefly.baselines import splitting
 from firefly.baselines.splitting import dot, find_directions, find_lowest, multiply, score_curvature
 from firefly.experiments.rbf import RBF, draw_network, draw_truth, mean_square, train
 from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.scores import Steps, mean_loss
-from laws import in_double
+from firefly.stages.step_one import Steps
+from laws import in_double, overgrown_loss
 from zoo import ZOO
 
 STEPS = Steps(100, 0.1, lambda step, steps: None)
@@ -21,7 +21,7 @@ STEPS = Steps(100, 0.1, lambda step, steps: None)
 def overgrow(model: nn.Module, example: Tensor) -> OverGrown:
     anatomy = firefly.trace(model, example)
     names = [width.name for width in anatomy.growable()]
-    return OverGrown(model, anatomy, names, firefly.Split(), None, torch.Generator().manual_seed(0))
+    return OverGrown(model, anatomy, names, [firefly.Split()], torch.Generator().manual_seed(0))
 
 
 def squares(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -60,7 +60,7 @@ def test_directions_are_the_lowest_eigenvectors() -> None:
     net, data = half_trained_rbf()
     values, vectors = torch.linalg.eigh(splitting_matrices(net, data))
     over = overgrow(net, data[0])
-    find_directions(over, mean_square, [data], STEPS, step=0.01, iterations=20, count=8, sharpness=3.0)
+    over.turn(find_directions(over, mean_square, [data], STEPS, step=0.01, iterations=20, count=8, sharpness=3.0))
     found = torch.cat([over.delta["hidden.weight"], over.delta["hidden.bias"][:, None]], 1).detach()
     assert torch.allclose((found * vectors[:, :, 0]).sum(1).abs(), torch.ones(5, dtype=torch.float64), atol=1e-9)
     gains = score_curvature(over, mean_square, [data], "joint", sharpness=3.0)["hidden"]
@@ -76,13 +76,13 @@ def test_curvature_is_the_change_of_the_loss(training: bool) -> None:
     vectors = {name: delta.detach() for name, delta in over.delta.items()}
     curvature = dot(over, vectors, multiply(over, squares, [IMAGES], vectors))
     off = {name: torch.zeros_like(epsilon, dtype=torch.float64) for name, epsilon in over.epsilon.items()}
-    before = mean_loss(over, squares, [IMAGES], off)
+    before = overgrown_loss(over, squares, [IMAGES], off)
     step = 1e-3
     for name, values in curvature.items():
         for i, value in enumerate(values):
             one = {key: epsilon.clone() for key, epsilon in off.items()}
             one[name][i] = step / over.scale[name][i]
-            change = mean_loss(over, squares, [IMAGES], one) - before
+            change = overgrown_loss(over, squares, [IMAGES], one) - before
             assert math.isclose(change, 0.5 * step**2 * value, rel_tol=2e-3, abs_tol=1e-11)
 
 
@@ -146,7 +146,7 @@ def test_grow_splits_the_neuron_with_the_lowest_eigenvalue() -> None:
         net, mean_square, [data], example=data[0], neighborhood=[firefly.Split()], budget=firefly.Neurons(1),
         method=splitting(step=0.01),
     )  # fmt: skip
-    assert growth.added == {"hidden": {"split": 1, "new": 0}}
+    assert growth.added == {"hidden": {"split": 1}}
     moved = [i for i in range(5) if not torch.equal(net.hidden.weight[i], before[i])]
     assert moved == [where.item()]
     copies = torch.stack([torch.cat([net.hidden.weight[i], net.hidden.bias[i, None]]) for i in (where.item(), 5)])

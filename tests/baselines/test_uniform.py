@@ -118,7 +118,7 @@ def test_copies_are_halved_and_a_little_apart() -> None:
     model = entry.make()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     growth = grow(model, entry, neighborhood=SPLIT, budget=firefly.Neurons(4), widths=["2"], method=uniform())
-    assert growth.added == {"2": {"split": 4, "new": 0}}
+    assert growth.added == {"2": {"split": 4}}
     weight, columns = model[2].weight.detach(), model[4].weight.detach()
     moved = [i for i in range(12) if not torch.equal(weight[i], before["2.weight"][i])]
     assert len(moved) == 4

@@ -14,14 +14,14 @@ from torch import nn
 
 from firefly import baselines
 from firefly.cli import main
-from firefly.descent import Method
 from firefly.errors import FireflyError
 from firefly.experiments import curves, lineage, options, wider
 from firefly.experiments.growers import METHODS, rank_by
 from firefly.experiments.lineage import Line, Setting, World
 from firefly.experiments.rows import count, count_seconds
+from firefly.method import Method
 from firefly.stages.batches import hold_batches
-from firefly.stages.budget import select
+from firefly.stages.selection import select
 from firefly.vision.data import Images
 
 SETTING = Setting(

@@ -13,7 +13,7 @@ from test_options import make_dropping, set_rate
 from torch import Tensor, nn
 
 import firefly
-from firefly.descent import Method
+from firefly.method import Method
 from firefly.training import History, Step, captured, evaluate
 from firefly.training.capture import keep
 from firefly.training.engine import Engine

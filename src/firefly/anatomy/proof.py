@@ -25,7 +25,7 @@ from firefly.anatomy.mirrors import Mirrors
 from firefly.anatomy.widths import Anatomy, pinned
 from firefly.errors import first_line
 from firefly.surgery.swap import swapped, switched
-from firefly.tensors import Roster, carry, chosen, make_plan
+from firefly.tensors import Roster, carry, double, make_plan
 
 
 def prove(model: nn.Module, calls: tuple[Call, ...], flow: Flow, anatomy: Anatomy) -> Anatomy:
@@ -150,7 +150,7 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def _doubled(size: int, count: int, device: torch.device) -> Roster:
-    return chosen(torch.arange(min(count, size)), torch.arange(0), size, 0, device)
+    return double(torch.arange(min(count, size)), size, device)
 
 
 def _equal(before: list[Tensor], after: list[Tensor]) -> bool:

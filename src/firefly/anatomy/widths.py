@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from torch import nn
+
 from firefly.errors import FireflyError
+from firefly.surgery.residual import find_dormant
 from firefly.tensors import Layout, Run
 
 Runs = tuple[Run, ...]
@@ -95,6 +98,16 @@ class Anatomy:
         touched = ((m, a, runs) for m, a, runs in self.mirrors if any(run.width in sizes for run in runs))
         return [(module, attribute, length(runs, sizes)) for module, attribute, runs in touched]
 
+    def fits(self, model: nn.Module) -> bool:
+        """Whether it still describes the model's shapes, what of it is frozen, and its dormant layers."""
+        if self.frozen != {name for name, p in model.named_parameters() if not p.requires_grad}:
+            return False
+        if not find_dormant(model).keys() <= self.widths.keys():  # put there since
+            return False
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        own = (layout for layout in self.layouts.values() if layout.parameter)
+        return all(shapes.get(lay.name) == tuple(length(runs) for runs in lay.dims) for lay in own)
+
     def __str__(self) -> str:
         rows = [("width", "neurons", "made by", "read by", "")]
         for width in self:
@@ -140,3 +153,23 @@ def pinned(anatomy: Anatomy, reasons: Mapping[str, str]) -> Anatomy:
         mirrors=tuple((m, a, fix(runs)) for m, a, runs in anatomy.mirrors),
         costs=tuple(tuple(map(fix, dims)) for dims in anatomy.costs),
     )
+
+
+Widths = Iterable[str] | Callable[[Width], bool] | None  # names, a filter, or every width that is not pinned
+
+
+def pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
+    """The names of the widths that may grow."""
+    if widths is None:
+        names = [width.name for width in anatomy.growable()]
+    elif callable(widths):
+        names = [width.name for width in anatomy.growable() if widths(width)]
+    else:
+        names = [widths] if isinstance(widths, str) else list(widths)
+        for name in names:
+            if anatomy[name].pinned:
+                raise FireflyError(f"width {name!r} cannot grow: {anatomy[name].pinned}")
+    if not names:
+        reasons = "; ".join(f"{w.name}: {w.pinned}" for w in list(anatomy)[:5] if w.pinned)
+        raise FireflyError(f"nothing can grow: the widths are all pinned or filtered out ({reasons or 'none found'})")
+    return names

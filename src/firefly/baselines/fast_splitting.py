@@ -17,11 +17,14 @@ from typing import Any
 import torch
 
 from firefly.baselines.splitting import PerNeuron, Vectors, begin, count_weights, dot, multiply, normalise, take, times
-from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.budget import select
-from firefly.stages.scores import Gains, Loss, Steps, endless
+from firefly.method import Method
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.stages.batches import endless
+from firefly.stages.losses import Loss
+from firefly.stages.scores import Gains
+from firefly.stages.selection import select
+from firefly.stages.step_one import Steps
 
 PHASES, FALL = 5, 0.2  # the learning rate falls to a fifth with every fifth of the way
 LAST = 10  # the means are over the last tenth
@@ -47,7 +50,7 @@ def fast_splitting(
         name="fast splitting",
         descend=partial(find_directions, step=step, iterations=iterations, lr=lr, sharpness=sharpness, lowest=lowest),
         score=partial(score_quotients, step=step, lowest=lowest),
-        select=partial(select, eligible="all") if always else select,
+        select=partial(select, everyone=True) if always else select,
         trust=False,
     )
 
@@ -63,7 +66,7 @@ def find_directions(
     lr: float,
     sharpness: float,
     lowest: PerNeuron,
-) -> None:
+) -> Directions:
     """Instead of step one: δ_i approaches the eigenvector of λ_min(S_i); `lowest` gets the λ_i."""
     start = begin(over, "fast splitting")
 
@@ -75,7 +78,7 @@ def find_directions(
     values, vectors = descend_quotients(over, product, start, iterations, lr)
     lowest.clear()
     lowest.update(values)
-    take(over, vectors, step)
+    return take(over, vectors, step)
 
 
 def descend_quotients(

@@ -25,12 +25,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.scores import Gains, Loss, Steps, scalar_loss
+from firefly.method import Method
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.neighborhood.slots import Slots
+from firefly.stages.losses import Loss, scalar_loss
+from firefly.stages.scores import Gains
+from firefly.stages.step_one import Steps
 from firefly.surgery.swap import switched
-from firefly.tensors import Roster, Run, along, new_in
+from firefly.tensors import Run, along, count_slots
 
 Tensors = dict[str, Tensor]  # named and shaped like δ
 Slopes = Callable[[Tensors], Tensors]  # ∂L/∂δ at a δ
@@ -58,32 +61,32 @@ def gradmax(iterations: int = 10, batches: int = 8, rate: float = 0.01) -> Metho
 
 def find_directions(
     over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps, *, iterations: int, count: int
-) -> None:
+) -> Directions:
     """Instead of step one: the incoming weights with the largest gradients behind them, best first; outgoing zero."""
-    if over.new is None or over.split is not None:
+    if any(kind.becomes for kind in over.kinds):
         raise FireflyError(
             "gradmax only adds new neurons: pass neighborhood=[firefly.New(count)], without firefly.Split"
         )
     held = list(islice(batches, count))
-    makes, reads = find_slots(over, "makes"), find_slots(over, "reads")
+    makes, reads = find_places(over, "makes"), find_places(over, "reads")
     start = {width: rows for width, rows in read(makes, over.delta).items() if any(s.width == width for s in reads)}
     found = {width: Newborn.begin(rows) for width, rows in start.items()}
     norms = [module for module in over.model.modules() if getattr(module, "track_running_stats", False)]
     with switched(norms, True):  # the statistics of a new neuron turn with it
         best = climb(over, partial(differentiate, over, loss, held), makes, reads, found, iterations, steps.report)
-    over.delta = {name: delta.requires_grad_() for name, delta in write(over, makes, lengthen(makes, best)).items()}
-    over.epsilon = {name: epsilon * _keep(over.rosters[name], best.get(name)) for name, epsilon in over.epsilon.items()}
-    over.measure_births(loss, held)
+    kept = {name: _keep(over.slots[name], best.get(name)) for name in over.slots}
+    epsilon = {name: own * kept[name].to(own) for name, own in over.epsilon.items()}
+    return Directions(write(over, makes, lengthen(makes, best)), epsilon, turned=True)
 
 
 def score_gradients(over: OverGrown, loss: Loss, batches: list[Any], path: str, *, rate: float) -> Gains:
     """D_i = rate·‖∂L/∂W_i‖² for the outgoing weights W_i: what a first gradient step takes from the loss."""
-    pulls = read(find_slots(over, "reads"), differentiate(over, loss, batches, over.delta))
+    pulls = read(find_places(over, "reads"), differentiate(over, loss, batches, over.delta))
     gains = {name: torch.zeros_like(epsilon) for name, epsilon in over.epsilon.items()}
     for width, pull in pulls.items():
         strength = pull.norm(dim=1)
         nothing = torch.finfo(strength.dtype).eps ** 0.5 * strength.max()  # beyond the rank of a linear neuron's matrix
-        gains[width][over.rosters[width].size :] = rate * torch.where(strength > nothing, strength, 0.0).square()
+        gains[width][over.slots[width].size :] = rate * torch.where(strength > nothing, strength, 0.0).square()
     return gains
 
 
@@ -93,8 +96,8 @@ def score_gradients(over: OverGrown, loss: Loss, batches: list[Any], path: str, 
 def climb(
     over: OverGrown,
     slopes_at: Slopes,
-    makes: Slots,
-    reads: Slots,
+    makes: Places,
+    reads: Places,
     found: dict[str, Newborn],
     iterations: int,
     report: Callable[[int, int], None],
@@ -156,24 +159,21 @@ def orthonormalise(rows: Tensor) -> Tensor:
 
 def differentiate(over: OverGrown, loss: Loss, batches: list[Any], delta: Tensors) -> Tensors:
     """∂L/∂δ at this δ with ε = 1, averaged over the batches."""
-    own, unit = over.delta, {name: torch.ones_like(epsilon) for name, epsilon in over.epsilon.items()}
-    over.delta = {name: value.detach().requires_grad_() for name, value in delta.items()}
+    unit = {name: torch.ones_like(epsilon) for name, epsilon in over.epsilon.items()}
+    free = {name: value.detach().requires_grad_() for name, value in delta.items()}
     total = {name: torch.zeros_like(value) for name, value in delta.items()}
-    try:
-        for batch in batches:
-            with over.attached(unit):
-                value = scalar_loss(loss, over.model, batch)
-                found = torch.autograd.grad(value, list(over.delta.values()), allow_unused=True)
-            for name, slope in zip(total, found):
-                if slope is not None:
-                    total[name] += slope / len(batches)
-    finally:
-        over.delta = own
+    for batch in batches:
+        with over.attached(unit, free):
+            value = scalar_loss(loss, over.model, batch)
+            found = torch.autograd.grad(value, list(free.values()), allow_unused=True)
+        for name, slope in zip(total, found):
+            if slope is not None:
+                total[name] += slope / len(batches)
     return total
 
 
 def differentiate_pull(
-    over: OverGrown, slopes_at: Slopes, makes: Slots, reads: Slots, found: Mapping[str, Newborn]
+    over: OverGrown, slopes_at: Slopes, makes: Places, reads: Places, found: Mapping[str, Newborn]
 ) -> Matrices:
     """The slope of log ‖pull‖ in the unit rows: outgoing weights of t·pull/‖pull‖ give incoming ones t·∂‖pull‖/∂w."""
     shorts, aims, out = {}, {}, {}
@@ -194,7 +194,7 @@ def differentiate_pull(
 
 
 @dataclass(frozen=True)
-class Slot:
+class Place:
     """The entries of one tensor that make, or read, the new neurons of a width from, or to, neurons that exist."""
 
     tensor: str
@@ -211,12 +211,12 @@ class Slot:
         return [sizes.pop(self.dim), *sizes]
 
 
-Slots = list[Slot]
+Places = list[Place]
 
 
-def find_slots(over: OverGrown, role: str) -> Slots:
-    """All slots of a role: makes or reads."""
-    slots = []
+def find_places(over: OverGrown, role: str) -> Places:
+    """All places of a role: makes or reads."""
+    places = []
     for name, delta in over.delta.items():
         layout = over.layouts[name]
         dim = layout.role(role)
@@ -228,60 +228,60 @@ def find_slots(over: OverGrown, role: str) -> Slots:
                 where[dim] = new
                 index = tuple(along(entries, d, delta.ndim).to(delta.device) for d, entries in enumerate(where))
                 unit = over.scale[run.width][-1] if role == "makes" else over.reader_scale[name]
-                slots.append(Slot(name, run.width, dim, index, over.rosters[run.width].new, unit))
-    return slots
+                places.append(Place(name, run.width, dim, index, over.slots[run.width].new, unit))
+    return places
 
 
 def _entries(over: OverGrown, runs: tuple[Run, ...]) -> list[tuple[Tensor, Tensor]]:
     """Of every run, the entries of the neurons that exist and those of the new ones, in compact numbering."""
     found, offset = [], 0
     for run in runs:
-        first, end = offset + run.size * run.block, offset + (run.size + new_in(run, over.rosters)) * run.block
+        first, end = offset + run.size * run.block, offset + count_slots(run, over.slots) * run.block
         found.append((torch.arange(offset, first), torch.arange(first, end)))
         offset = end
     return found
 
 
-def read(slots: Slots, slopes: Tensors) -> Matrices:
-    """∂L/∂w for the weights in the slots, from ∂L/∂δ."""
+def read(places: Places, slopes: Tensors) -> Matrices:
+    """∂L/∂w for the weights in these places, from ∂L/∂δ."""
     pieces: dict[str, list[Tensor]] = {}
-    for slot in slots:
-        entries = slopes[slot.tensor].detach()[slot.index].movedim(slot.dim, 0)
-        pieces.setdefault(slot.width, []).append((entries / slot.unit).reshape(slot.count, -1))
+    for place in places:
+        entries = slopes[place.tensor].detach()[place.index].movedim(place.dim, 0)
+        pieces.setdefault(place.width, []).append((entries / place.unit).reshape(place.count, -1))
     return {width: torch.cat(parts, 1) for width, parts in pieces.items()}
 
 
-def write(over: OverGrown, slots: Slots, weights: Matrices) -> Tensors:
-    """δ with these weights in the slots, and zero elsewhere."""
+def write(over: OverGrown, places: Places, weights: Matrices) -> Tensors:
+    """δ with these weights in these places, and zero elsewhere."""
     out = {name: torch.zeros_like(delta, requires_grad=False) for name, delta in over.delta.items()}
     used = dict.fromkeys(weights, 0)
-    for slot in slots:
-        if slot.width in weights:
-            size = math.prod(slot.shape) // slot.count
-            part = weights[slot.width][:, used[slot.width] : used[slot.width] + size] / slot.unit
-            part = F.pad(part, (0, 0, 0, slot.count - len(part)))
-            out[slot.tensor][slot.index] = part.reshape(slot.shape).movedim(0, slot.dim)
-            used[slot.width] += size
+    for place in places:
+        if place.width in weights:
+            size = math.prod(place.shape) // place.count
+            part = weights[place.width][:, used[place.width] : used[place.width] + size] / place.unit
+            part = F.pad(part, (0, 0, 0, place.count - len(part)))
+            out[place.tensor][place.index] = part.reshape(place.shape).movedim(0, place.dim)
+            used[place.width] += size
     return out
 
 
-def usual_lengths(slots: Slots) -> dict[str, Tensor]:
-    """How long the weights in the slots would be, were they like those of the neurons that exist."""
+def usual_lengths(places: Places) -> dict[str, Tensor]:
+    """How long the weights in these places would be, were they like those of the neurons that exist."""
     squares: dict[str, Tensor] = {}
-    for slot in slots:
-        square = slot.unit**2 * math.prod(slot.shape) / slot.count
-        squares[slot.width] = squares.get(slot.width, torch.zeros_like(square)) + square
+    for place in places:
+        square = place.unit**2 * math.prod(place.shape) / place.count
+        squares[place.width] = squares.get(place.width, torch.zeros_like(square)) + square
     return {width: square.sqrt() for width, square in squares.items()}
 
 
-def lengthen(makes: Slots, found: Mapping[str, Newborn]) -> Matrices:
+def lengthen(makes: Places, found: Mapping[str, Newborn]) -> Matrices:
     """Incoming weights as long as those of the neurons that exist."""
     usual = usual_lengths(makes)
     return {width: usual[width] * newborn.rows for width, newborn in found.items()}
 
 
-def _keep(roster: Roster, newborn: Newborn | None) -> Tensor:
+def _keep(slots: Slots, newborn: Newborn | None) -> Tensor:
     """1 for the neurons that stand for election."""
-    kept = torch.zeros(roster.size + roster.new, device=roster.parent.device)
-    kept[roster.size :][: 0 if newborn is None else len(newborn.rows)] = 1
+    kept = torch.zeros(len(slots))
+    kept[slots.size :][: 0 if newborn is None else len(newborn.rows)] = 1
     return kept

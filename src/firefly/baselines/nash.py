@@ -16,17 +16,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from firefly.anatomy.tracing import Anatomy, trace
+from firefly.anatomy.tracing import trace
+from firefly.anatomy.widths import Anatomy, Widths, pick_widths
 from firefly.baselines.net2net import net2net, select_anywhere
 from firefly.baselines.random import keep_best, predict_nothing
 from firefly.baselines.uniform import keep_start
-from firefly.descent import Method, Widths, grow
+from firefly.descent import grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth, join
+from firefly.method import Method
 from firefly.neighborhood.kinds import Kind, New, Split
-from firefly.stages.batches import pick_widths
-from firefly.stages.budget import LEAST, Budget, Chosen, Neurons
-from firefly.stages.scores import Loss
+from firefly.stages.budget import Budget, Neurons
+from firefly.stages.losses import Loss
+from firefly.stages.selection import LEAST, Ballot, Chosen
 
 
 def nash(
@@ -136,5 +138,5 @@ def _insert_and_widen(
     return join(first, widen(model, anatomy=larger, optimizer=optimizer))
 
 
-def select_nothing(*given: Any, **named: Any) -> Chosen:
-    return Chosen({}, {}, 0.0, {}, "not widened: the parent was the best of its neighbours")
+def select_nothing(ballot: Ballot) -> Chosen:
+    return Chosen({}, note="not widened: the parent was the best of its neighbours")

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from firefly.anatomy.widths import Anatomy
 from firefly.baselines.random import make_generator, predict_nothing, select_at_random
 from firefly.baselines.uniform import select_evenly
-from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.budget import Budget, Chosen
-from firefly.stages.scores import Loss, Steps
-from firefly.tensors import Layout, along, spread
+from firefly.method import Method
+from firefly.neighborhood.kinds import Split
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.stages.losses import Loss
+from firefly.stages.selection import Ballot, Chosen
+from firefly.stages.step_one import Steps
+from firefly.tensors import Layout, along, along_runs
 
 
 def net2net(noise: float = 0.05, everywhere: bool = True) -> Method:
@@ -48,50 +49,44 @@ def net2net(noise: float = 0.05, everywhere: bool = True) -> Method:
 
 
 @torch.no_grad()
-def separate_copies(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps, *, noise: float) -> None:
+def separate_copies(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps, *, noise: float) -> Directions:
     """Instead of step one: a neuron and its copy get rows that differ by noise, half of it each way.
 
     Biases are copied as they are, like whatever follows a neuron.
     """
-    if over.split is None or over.new is not None:
-        raise FireflyError("net2net only copies neurons: pass neighborhood=[firefly.Split()], without firefly.New")
+    check_copies(over, "net2net only copies neurons")
     generator = make_generator(1)
+    found = {}
     for name, delta in over.delta.items():
         drawn = torch.randn(delta.shape, generator=generator, dtype=delta.dtype).to(delta.device)
         make = over.layouts[name].role("makes")
         rows = make is not None and delta.ndim > 1 and delta.numel() > 0  # of dormant layers they are empty
-        delta.copy_(noise * drawn * measure_spread(over, over.layouts[name]) if rows else torch.zeros_like(delta))
-    over.epsilon = {name: 0.5 / over.scale[name] for name in over.epsilon}  # the displacement ε·s·δ is δ/2
+        noisy = noise * drawn * measure_deviation(over, over.layouts[name]) if rows else torch.zeros_like(delta)
+        found[name] = noisy.detach()
+    return Directions(found, {name: 0.5 / scale for name, scale in over.scale.items()})  # the displacement ε·s·δ is δ/2
 
 
-def measure_spread(over: OverGrown, layout: Layout) -> Tensor:
+def measure_deviation(over: OverGrown, layout: Layout) -> Tensor:
     """The standard deviation of every row that makes a neuron; of rows with none, the neuron's own size instead."""
     make = layout.roles.index("makes")
     base = over.base[layout.name].float()
-
-    def size(width: str) -> Tensor:
-        many = next(run.size for run in layout.dims[make] if run.width == width)
-        return over.scale[width] if width in over.scale else torch.zeros(many, device=base.device)
-
     rows = base.transpose(0, make).flatten(1).std(1, correction=0)
-    rows = torch.where(rows > 0, rows, spread(layout.dims[make], size, 0.0, rows))
+    rows = torch.where(rows > 0, rows, along_runs(layout.dims[make], over.scale, 0.0, rows))
     return along(rows, make, base.ndim)
 
 
-def select_anywhere(
-    anatomy: Anatomy,
-    gains: Mapping[str, Tensor],
-    keys: Mapping[str, Tensor],
-    budget: Budget,
-    newest: Mapping[str, int],
-    candidates: Mapping[str, Tensor],
-    eligible: str = "all",
-) -> Chosen:
+def check_copies(over: OverGrown, what: str) -> None:
+    """Refuse a neighbourhood in which a neuron does not become two halves, or that has brand-new ones."""
+    if any(kind.becomes != Split.becomes for kind in over.kinds):
+        raise FireflyError(f"{what}: pass neighborhood=[firefly.Split()], without firefly.New")
+
+
+def select_anywhere(ballot: Ballot) -> Chosen:
     """Candidates of all widths at random, each once; an error where the budget asks for more than there are."""
-    chosen = select_at_random(anatomy, gains, keys, budget, newest, candidates)
+    chosen = select_at_random(ballot)
     if not chosen.note or not len(chosen):
         return chosen
-    if len(chosen) == sum(int(mask.sum()) for mask in candidates.values()):
+    if len(chosen) == sum(int(mask.sum()) for mask in ballot.standing.values()):
         raise FireflyError(
             f"the budget asks for more than the {len(chosen)} candidates of this growth, and each serves once: grow by "
             "less and more often, or give brand-new neurons a larger firefly.New(count)"

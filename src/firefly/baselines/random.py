@@ -9,22 +9,28 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from firefly.anatomy.tracing import Anatomy
-from firefly.descent import Method, Widths, grow
+from firefly.anatomy.widths import Anatomy, Widths
+from firefly.descent import grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
+from firefly.method import Method
 from firefly.neighborhood.kinds import Kind, New, Split
-from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.budget import Budget, Chosen, Neurons, select
-from firefly.stages.scores import Gains, Loss, Steps, endless, scalar_loss
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.neighborhood.starts import size_rows
+from firefly.stages.batches import endless
+from firefly.stages.budget import Budget, Neurons
+from firefly.stages.losses import Loss, mean_loss, scalar_loss
+from firefly.stages.scores import Gains
+from firefly.stages.selection import Ballot, Chosen, select
+from firefly.stages.step_one import Steps
 
 
 def random_growth() -> Method:
@@ -78,7 +84,7 @@ def random_search(
         "method": random_growth(),
     }
     tune = tune or (lambda child: _tune(child, loss, batches, iterations, lr))
-    judge = judge or (lambda child: _mean_loss(child, loss, held))
+    judge = judge or (lambda child: mean_loss(loss, child, held))
     growths = [partial(grow, **shared, seed=seed * tries + attempt) for attempt in range(tries)]
     growth, reached = keep_best(model, growths, tune, judge, optimizer, seed)
     return dataclasses.replace(growth, notes=(*growth.notes, f"the best of {tries} random growths, tuned: {reached}"))
@@ -115,32 +121,26 @@ def keep_best(
 
 
 @torch.no_grad()
-def draw_directions(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
+def draw_directions(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> Directions:
     """Instead of step one: every δ from a normal distribution, inside the ball."""
     generator = make_generator(1)
+    found = {}
     for name, delta in over.delta.items():
         drawn = torch.randn(delta.shape, generator=generator, dtype=delta.dtype).to(delta.device)
-        delta.copy_(over.size_rows(over.layouts[name], drawn, split=1.0))
-    over.project()
+        found[name] = size_rows(over.layouts[name], drawn, over.slots, over.scale, full=True)
+    over.balls.project(found)
+    return Directions(found, over.epsilon)
 
 
 def predict_nothing(over: OverGrown, loss: Loss, batches: list[Any], path: str) -> Gains:
     return {name: torch.zeros_like(epsilon) for name, epsilon in over.epsilon.items()}
 
 
-def select_at_random(
-    anatomy: Anatomy,
-    gains: Mapping[str, Tensor],
-    keys: Mapping[str, Tensor],
-    budget: Budget,
-    newest: Mapping[str, int],
-    candidates: Mapping[str, Tensor],
-    eligible: str = "all",
-) -> Chosen:
+def select_at_random(ballot: Ballot) -> Chosen:
     """Candidates in a random order until the budget is spent, whatever each of them costs."""
     generator = make_generator(2)
-    order = {name: torch.rand(len(gain), generator=generator) for name, gain in gains.items()}
-    return select(anatomy, gains, order, budget, newest, candidates, eligible="all", power=0.0)
+    order = {name: torch.rand(len(gain), generator=generator) for name, gain in ballot.gains.items()}
+    return select(dataclasses.replace(ballot, keys=order), everyone=True, power=0.0)
 
 
 def make_generator(stage: int) -> torch.Generator:
@@ -155,8 +155,3 @@ def _tune(model: nn.Module, loss: Loss, batches: Iterable[Any], iterations: int,
         scalar_loss(loss, model, batch).backward()
         optimizer.step()
     optimizer.zero_grad()
-
-
-@torch.no_grad()
-def _mean_loss(model: nn.Module, loss: Loss, batches: list[Any]) -> float:
-    return sum(scalar_loss(loss, model, batch).item() for batch in batches) / len(batches)

@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from firefly.baselines.net2net import check_copies
 from firefly.baselines.twice import TwiceDifferentiable
-from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.neighborhood.overgrown import OverGrown, sum_neurons
-from firefly.stages.budget import select
-from firefly.stages.scores import Gains, Loss, Steps, scalar_loss
-from firefly.tensors import along, spread
+from firefly.method import Method
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.stages.losses import Loss, scalar_loss
+from firefly.stages.scores import Gains
+from firefly.stages.selection import select
+from firefly.stages.step_one import Steps
+from firefly.tensors import along, along_runs, sum_neurons
 
 Vectors = dict[str, Tensor]  # one entry per row of every neuron, named and shaped like δ
 PerNeuron = dict[str, Tensor]  # one number per neuron of every width
@@ -49,7 +52,7 @@ def splitting(
         name="splitting",
         descend=partial(find_directions, step=step, iterations=iterations, count=batches, sharpness=sharpness),
         score=partial(score_curvature, sharpness=sharpness),
-        select=partial(select, eligible="all") if always else select,
+        select=partial(select, everyone=True) if always else select,
         trust=False,
     )
 
@@ -64,7 +67,7 @@ def find_directions(
     iterations: int,
     count: int,
     sharpness: float,
-) -> None:
+) -> Directions:
     """Instead of step one: δ_i is the eigenvector of λ_min(S_i), and ε_i the step."""
     start = begin(over, "splitting")
     held = list(islice(batches, count))
@@ -72,21 +75,19 @@ def find_directions(
     _, vectors = find_lowest(
         over, partial(multiply, over, loss, held, sharpness=sharpness), start, min(iterations, rows), steps.report
     )
-    take(over, vectors, step)
+    return take(over, vectors, step)
 
 
 def begin(over: OverGrown, method: str) -> Vectors:
     """A random vector for every neuron, over all tensors that make it."""
-    if over.split is None or over.new is not None:
-        raise FireflyError(f"{method} only splits: pass neighborhood=[firefly.Split()], without firefly.New")
+    check_copies(over, f"{method} only splits")
     return {name: delta.detach() for name, delta in over.delta.items() if over.layouts[name].role("makes") is not None}
 
 
-def take(over: OverGrown, vectors: Vectors, step: float) -> None:
+def take(over: OverGrown, vectors: Vectors, step: float) -> Directions:
     """Let every pair move along its unit vector, by the step."""
-    for name, delta in over.delta.items():
-        over.delta[name] = vectors.get(name, torch.zeros_like(delta)).requires_grad_()
-    over.epsilon = {name: step / over.scale[name] for name in over.epsilon}  # u = ε·s·δ
+    delta = {name: vectors.get(name, torch.zeros_like(own)).detach() for name, own in over.delta.items()}
+    return Directions(delta, {name: step / scale for name, scale in over.scale.items()})  # u = ε·s·δ
 
 
 def score_curvature(over: OverGrown, loss: Loss, batches: list[Any], path: str, *, sharpness: float) -> Gains:
@@ -98,19 +99,16 @@ def score_curvature(over: OverGrown, loss: Loss, batches: list[Any], path: str, 
 
 def multiply(over: OverGrown, loss: Loss, batches: list[Any], vectors: Vectors, sharpness: float = 3.0) -> Vectors:
     """S_i v_i for every neuron of every width, averaged over the batches, by differentiating twice at u = 0."""
-    own, unit = over.delta, {name: 1 / scale for name, scale in over.scale.items()}  # makes u = δ
+    unit = {name: 1 / scale for name, scale in over.scale.items()}  # makes u = δ
     free = {name: torch.zeros_like(vector).requires_grad_() for name, vector in vectors.items()}
     product = {name: torch.zeros_like(vector) for name, vector in vectors.items()}
-    over.delta = {**{name: torch.zeros_like(delta) for name, delta in own.items()}, **free}
-    try:
-        for batch in batches:
-            # the fused attentions cannot be differentiated twice
-            with over.attached(unit), TwiceDifferentiable(sharpness), sdpa_kernel(SDPBackend.MATH):
-                value = scalar_loss(loss, over.model, batch)
-                for name, found in zip(product, _differentiate_twice(value, free, vectors)):
-                    product[name] += found / len(batches)
-    finally:
-        over.delta = own
+    delta = {**{name: torch.zeros_like(own) for name, own in over.delta.items()}, **free}
+    for batch in batches:
+        # the fused attentions cannot be differentiated twice
+        with over.attached(unit, delta), TwiceDifferentiable(sharpness), sdpa_kernel(SDPBackend.MATH):
+            value = scalar_loss(loss, over.model, batch)
+            for name, found in zip(product, _differentiate_twice(value, free, vectors)):
+                product[name] += found / len(batches)
     return product
 
 
@@ -184,7 +182,7 @@ def dot(over: OverGrown, a: Vectors, b: Vectors) -> PerNeuron:
         make = over.layouts[name].role("makes")
         if make is not None:
             runs = over.layouts[name].dims[make]
-            for width, value in sum_neurons(runs, (a[name] * b[name]).double(), make, over.rosters).items():
+            for width, value in sum_neurons(runs, (a[name] * b[name]).double(), make, over.slots).items():
                 if width in total:
                     total[width] += value
     return total
@@ -192,17 +190,12 @@ def dot(over: OverGrown, a: Vectors, b: Vectors) -> PerNeuron:
 
 def times(over: OverGrown, factors: PerNeuron, vectors: Vectors) -> Vectors:
     """c_i·v_i for every neuron i; zero for rows of widths that do not grow."""
-
-    def of(width: str, runs: Any) -> Tensor:
-        size = next(run.size for run in runs if run.width == width)
-        return factors[width] if width in factors else torch.zeros(size, device=vectors[name].device)
-
     out = {}
     for name, vector in vectors.items():
         make = over.layouts[name].role("makes")
         if make is not None:
-            runs = over.layouts[name].dims[make]
-            out[name] = vector * along(spread(runs, partial(of, runs=runs), 0.0, vector), make, vector.ndim)
+            row = along_runs(over.layouts[name].dims[make], factors, 0.0, vector)
+            out[name] = vector * along(row, make, vector.ndim)
     return out
 
 

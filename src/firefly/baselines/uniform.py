@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from firefly.anatomy.widths import Anatomy, Width
+from firefly.anatomy.widths import Width
 from firefly.baselines.random import make_generator, predict_nothing
-from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.neighborhood.overgrown import OverGrown
-from firefly.stages.budget import Budget, Chosen, Limit
-from firefly.stages.scores import Loss, Steps
+from firefly.method import Method
+from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.stages.budget import Limit
+from firefly.stages.losses import Loss
+from firefly.stages.selection import Ballot, Chosen
+from firefly.stages.step_one import Steps
 
 Added = Mapping[str, float]  # neurons that a width gets, perhaps not a whole number yet
 
@@ -33,33 +34,27 @@ def uniform() -> Method:
     return Method(name="uniform", descend=keep_start, score=predict_nothing, select=select_evenly, trust=False)
 
 
-def keep_start(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> None:
+def keep_start(over: OverGrown, loss: Loss, batches: Iterable[Any], steps: Steps) -> Directions:
     """Instead of step one, nothing: copies begin a little apart, new neurons with random rows and zero columns."""
+    return Directions(over.delta, over.epsilon)
 
 
-def select_evenly(
-    anatomy: Anatomy,
-    gains: Mapping[str, Tensor],
-    keys: Mapping[str, Tensor],
-    budget: Budget,
-    newest: Mapping[str, int],
-    candidates: Mapping[str, Tensor],
-    eligible: str = "all",
-) -> Chosen:
-    """The same share of every width, of random neurons; brand-new ones only where nothing can split."""
+def select_evenly(ballot: Ballot) -> Chosen:
+    """The same share of every width, of random neurons; brand-new ones only where none that exists is a candidate."""
     generator = make_generator(2)
-    limits, present = budget.limits(anatomy, list(gains)), anatomy.sizes()
-    splitting = any(bool(candidates[name][: len(gains[name]) - newest[name]].any()) for name in gains)
-    shares = find_shares(limits, present, _shuffled(list(gains), generator))
+    anatomy, standing, names = ballot.anatomy, ballot.standing, list(ballot.gains)
+    limits, present = ballot.budget.limits(anatomy, names), anatomy.sizes()
+    splitting = any(bool(standing[name][: present[name]].any()) for name in names)
+    shares = find_shares(limits, present, _shuffled(names, generator))
     picks = {}
-    for name in gains:
-        most = present[name] if splitting else newest[name]
+    for name in names:
+        first = 0 if splitting else present[name]
+        most = present[name] if splitting else len(standing[name]) - first
         _check_share(anatomy[name], shares[name], most, splitting)
         if shares[name]:
-            picks[name] = torch.randperm(most, generator=generator)[: shares[name]].sort().values
+            picks[name] = first + torch.randperm(most, generator=generator)[: shares[name]].sort().values
     spent = {limit.what: (_rise(limit, present, shares), limit.allowed) for limit in limits}
-    note = None if picks else "the budget is smaller than any one neuron"
-    return Chosen(picks if splitting else {}, {} if splitting else picks, 0.0, spent, note)
+    return Chosen(picks, 0.0, spent, None if picks else "the budget is smaller than any one neuron")
 
 
 def find_shares(limits: list[Limit], present: Mapping[str, int], names: list[str]) -> dict[str, int]:

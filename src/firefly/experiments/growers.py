@@ -15,10 +15,11 @@ from torch import nn
 
 import firefly
 from firefly import baselines
-from firefly.descent import Method
 from firefly.experiments.lineage import Grow, Grown, Line
+from firefly.method import Method
 from firefly.neighborhood.kinds import Kind
-from firefly.stages.budget import Budget, select
+from firefly.stages.budget import Budget
+from firefly.stages.selection import select
 from firefly.training import captured, evaluate, fit
 from firefly.vision.data import hold_out
 

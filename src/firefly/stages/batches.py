@@ -1,141 +1,77 @@
-"""What a growth needs around it: checked input, batches at hand, an undisturbed user, a clock."""
+"""The batches of a growth: those of step one, and others that it never sees, for scores and losses."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, cycle, islice
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.overrides import TorchFunctionMode
-
-from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
-from firefly.progress import Line
-from firefly.stages.budget import Budget
-from firefly.surgery.guard import interruptible
-
-Widths = Iterable[str] | Callable[[Any], bool] | None
 
 
-def check_options(loss: Any, **given: Any) -> None:
-    if not callable(loss):
-        raise FireflyError(f"loss must be a function loss(model, batch) -> scalar tensor, not {type(loss).__name__}")
-    for name in ("steps", "evaluate_on"):
-        if not isinstance(given[name], int) or given[name] < 1:
-            raise FireflyError(f"{name}={given[name]!r}: must be a whole number of at least 1")
-    if not given["lr"] > 0:
-        raise FireflyError(f"lr={given['lr']!r}: must be above 0")
-    for name, allowed in (("rank", ("decrease", "magnitude")), ("path", ("joint", "single"))):
-        if given[name] not in allowed:
-            raise FireflyError(f"{name}={given[name]!r}: must be {' or '.join(map(repr, allowed))}")
-    if not isinstance(given["budget"], Budget):
-        raise FireflyError(f"budget={given['budget']!r}: must be firefly.Neurons, Parameters or Flops, joined with &")
-
-
-def pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
-    if widths is None:
-        names = [width.name for width in anatomy.growable()]
-    elif callable(widths):
-        names = [width.name for width in anatomy.growable() if widths(width)]
-    else:
-        names = [widths] if isinstance(widths, str) else list(widths)
-        for name in names:
-            if anatomy[name].pinned:
-                raise FireflyError(f"width {name!r} cannot grow: {anatomy[name].pinned}")
-    if not names:
-        reasons = "; ".join(f"{w.name}: {w.pinned}" for w in list(anatomy)[:5] if w.pinned)
-        raise FireflyError(f"nothing can grow: the widths are all pinned or filtered out ({reasons or 'none found'})")
-    return names
-
-
-def hold_batches(batches: Iterable[Any], steps: int, count: int) -> tuple[Iterable[Any], list[Any]]:
+def hold_batches(
+    batches: Iterable[Any], steps: int, count: int, held: Iterable[Any] | None = None
+) -> tuple[Iterable[Any], list[Any]]:
     """The batches of step one, and others, in memory, for scores and losses: step one fits the noise of its own.
 
-    At most half of them are held; of a single batch both are made.
+    The user's `held` ones, or the first `count` of the batches, at most half of them; of a single batch both are made.
+    A loader that shuffles would bring held samples back in a second pass, so step one sees one pass only, again and
+    again if it is short.
     """
-    if not isinstance(batches, Iterable):
+    given = None if held is None else _take(held, count, "held")
+    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
         raise FireflyError(f"batches must be an iterable of batches, not {type(batches).__name__}")
-    if iter(batches) is batches:
-        batches = list(islice(batches, steps + count))
     way = iter(batches)
-    first = list(islice(way, 2 * count))
+    first = list(islice(way, 1 if given else 2 * count))
     if not first:
         raise FireflyError("there are no batches: pass at least one, as loss(model, batch) takes it")
-    held = first[: max(1, min(count, len(first) // 2))]
-    return (Rest(batches, chain(first[len(held) :], way), len(held)) if len(first) > 1 else batches), held
+    if given:
+        return OnePass(batches, chain(first, way), 0, steps), given
+    own = first[: max(1, min(count, len(first) // 2))]
+    skip = len(own) if len(first) > 1 else 0
+    return OnePass(batches, chain(first[skip:], way), skip, steps), own
 
 
-class Rest:
-    """All batches but the first few; at first the rest of the pass that these are from, as a loader may shuffle."""
+def _take(held: Iterable[Any], count: int, name: str) -> list[Any]:
+    if not isinstance(held, Iterable) or isinstance(held, (str, bytes)):
+        raise FireflyError(f"{name} must be an iterable of batches, not {type(held).__name__}")
+    found = list(islice(held, count))
+    if not found:
+        raise FireflyError(f"{name} has no batches: pass at least one, or leave {name} out")
+    return found
 
-    def __init__(self, batches: Iterable[Any], begun: Iterable[Any], skip: int) -> None:
-        self.batches, self.skip = batches, skip
-        self.begun: Iterable[Any] | None = begun
+
+class OnePass:
+    """The rest of a pass whose first batches were held; every further pass brings the same batches again."""
+
+    def __init__(self, batches: Iterable[Any], begun: Iterator[Any], skip: int, steps: int) -> None:
+        self.batches, self.begun, self.skip = batches, begun, skip
+        length = len(batches) if hasattr(batches, "__len__") else 0  # type: ignore[arg-type]
+        self.short = length - skip < steps  # or of unknown length: its batches are remembered
+        self.seen: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
-        begun, self.begun = self.begun, None
-        yield from islice(self.batches, self.skip, None) if begun is None else begun
+        if isinstance(self.batches, Sequence):  # gives the same batch whenever it is asked
+            yield from (self.batches[number] for number in range(self.skip, len(self.batches)))
+            return
+        yield from self.seen
+        empty = not self.seen
+        for batch in self.begun:
+            empty = False
+            self.seen += [batch] if self.short else []
+            yield batch
+        if empty:  # a method that wants more than the steps it was asked for
+            yield from islice(self.batches, self.skip, None)
 
 
-class WithoutDropout(TorchFunctionMode):
-    """Inside it dropout does nothing: its noise would drown the small differences that a growth looks for."""
-
-    functions = frozenset(
-        (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
-    )
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in self.functions:
-            return args[0] if args else kwargs["input"]
-        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
-            kwargs = {**kwargs, "dropout_p": 0.0}
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def undisturbed(model: nn.Module, seed: int) -> Iterator[None]:
-    """A growth leaves the random state, the modes and the gradients as they were; dropout is off inside."""
-    gradients = [(p, p.grad) for p in model.parameters()]
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with interruptible(), ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        if model.training:
-            stack.enter_context(WithoutDropout())
-        stack.enter_context(torch.enable_grad())
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-
-
-class Clock:
-    """Seconds per stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.last = time.perf_counter()
-
-    def __call__(self, stage: str) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        self.seconds[stage] = now - self.last
-        self.last = now
-
-
-@contextmanager
-def progress_line(what: str, show: bool) -> Iterator[Callable[[int, int], None]]:
-    """How far a growth is, on stderr; gone when it is done."""
-    line = Line(show)
-    try:
-        yield lambda step, steps: line(f"{what} {step}/{steps}")
-    finally:
-        line.close(clear=True)
+def endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches over and over; a one-shot iterator is remembered."""
+    if iter(batches) is batches:
+        yield from cycle(batches)
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise FireflyError("the batches can be read only once: pass a list or a DataLoader")

@@ -1,9 +1,4 @@
-"""η_t: how much a growth may add, and the greedy choice under it (eq. 5).
-
-A budget limits one or more costs. Candidates are taken in the order of their gain per unit of cost (for `Neurons`
-every candidate costs the same, so that is the order of the gains), skipping those that no longer fit. A dormant layer
-with fewer than two neurons gives them back, and they are spent on the next best.
-"""
+"""η_t: how much a growth may add, in neurons, parameters, FLOPs or layers (eq. 5). `selection.py` spends it."""
 
 from __future__ import annotations
 
@@ -12,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from firefly.anatomy.widths import Anatomy, Runs, length
 from firefly.errors import FireflyError
 from firefly.tensors import Run
 
 Sizes = Mapping[str, int]
-LEAST = 2  # neurons that a new layer needs, or it gives them up (App. B.2)
 
 
 class Budget:
@@ -32,6 +23,8 @@ class Budget:
         raise NotImplementedError
 
     def __and__(self, other: Budget) -> Budget:
+        if not isinstance(other, Budget):
+            raise FireflyError(f"{self} & {other!r}: join budgets with budgets, e.g. {self} & firefly.Parameters(5000)")
         return Both(self, other)
 
 
@@ -80,7 +73,7 @@ class _Amount(Budget):
         if (self.count is None) == (self.fraction is None):
             raise FireflyError(f"{name} needs either a number or fraction=, e.g. {name}(64) or {name}(fraction=0.3)")
         given = self.count if self.count is not None else self.fraction
-        if not isinstance(given, (int, float)) or not math.isfinite(given) or given <= 0:
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
             raise FireflyError(f"{name}: the budget is {given!r}, so nothing could grow; it must be above 0")
 
     def allowed(self, present: float) -> float:
@@ -141,127 +134,3 @@ class Multiples(Budget):
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
         return []
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The candidates that a growth takes: their compact numbers per width, and why there are no more."""
-
-    split: Mapping[str, Tensor]
-    new: Mapping[str, Tensor]
-    predicted: float
-    spent: Mapping[str, tuple[float, float]]  # what: (spent, allowed)
-    note: str | None = None
-
-    def __len__(self) -> int:
-        return sum(len(numbers) for kind in (self.split, self.new) for numbers in kind.values())
-
-
-def select(
-    anatomy: Anatomy,
-    gains: Mapping[str, Tensor],
-    keys: Mapping[str, Tensor],
-    budget: Budget,
-    newest: Mapping[str, int],
-    candidates: Mapping[str, Tensor],
-    eligible: str = "gain",
-    power: float = 1.0,
-) -> Chosen:
-    """Take the best candidates until the budget is spent.
-
-    gains: D_i per width in compact numbering; keys: what to rank by; newest: m' per width;
-    candidates: who stands for election; eligible: "gain" for those with D_i > 0 only, "all" for the paper's |s_i|;
-    power: rank by key / cost^power: 1 per unit of cost, 0 by the key alone.
-    """
-    sizes = dict(anatomy.sizes())
-    gains, keys, candidates = ({n: value.cpu() for n, value in given.items()} for given in (gains, keys, candidates))
-    limits = budget.limits(anatomy, list(gains))
-    if not limits:
-        raise FireflyError(f"{budget} does not say how much may grow: join it, e.g. firefly.Neurons(64) & {budget}")
-    parts = {name: [limit.of(name) for limit in limits] for name in gains}
-
-    load = {
-        name: sum(cost / limit.allowed for cost, limit in zip(_price(name, sizes, parts), limits) if not limit.once)
-        for name in gains
-    }
-    ranked = sorted(
-        (
-            (key / max(load[name], 1e-30) ** power, name, i)
-            for name in gains
-            for i, key in enumerate(keys[name].tolist())
-        ),
-        key=lambda row: -row[0],
-    )
-    allowed = {n: (mask if eligible == "all" else mask & (gains[n] > 0)).tolist() for n, mask in candidates.items()}
-    pool = _bundle([row for row in ranked if allowed[row[1]][row[2]]], sizes, budget.multiple)
-    given_back: set[str] = set()
-    while True:
-        taken, grown, spent = _take([one for one in pool if one[0] not in given_back], sizes, limits, parts)
-        lonely = [name for name, picks in taken.items() if not sizes[name] and len(picks) < LEAST]
-        if not lonely:
-            break
-        given_back.add(min(lonely, key=lambda name: keys[name][taken[name]].sum().item()))
-    more = {name: budget.multiple - grown[name] % budget.multiple for name in gains}
-    room = any(_fits(spent, _price(name, grown, parts, more[name]), limits) for name in gains)
-    number = sum(len(picks) for _, picks in pool)
-    note = f"only {number} candidates lower the loss, so the budget is not used up" if room else None
-    if given_back:
-        note = f"dormant layers that gave back what they got, as a new layer needs {LEAST} neurons: {len(given_back)}"
-    elif pool and not any(taken.values()):
-        note = "the budget is smaller than any one neuron"
-    numbers = {name: torch.tensor(sorted(picks), dtype=torch.long) for name, picks in taken.items() if picks}
-    size = {name: len(gains[name]) - newest[name] for name in gains}
-    return Chosen(
-        {name: picks[picks < size[name]] for name, picks in numbers.items()},
-        {name: picks[picks >= size[name]] - size[name] for name, picks in numbers.items()},
-        sum(gains[name][picks].sum().item() for name, picks in numbers.items()),
-        {limit.what: (cost, limit.allowed) for limit, cost in zip(limits, spent)},
-        note,
-    )
-
-
-Bundle = tuple[str, list[int]]  # candidates of one width that are taken together
-
-
-def _bundle(ranked: list[tuple[float, str, int]], sizes: Sizes, multiple: int) -> list[Bundle]:
-    """Candidates, best first, in bundles that bring their width to the next multiple, and those best first by mean."""
-    rows: dict[str, list[tuple[float, int]]] = {}
-    for worth, name, i in ranked:
-        rows.setdefault(name, []).append((worth, i))
-    found = []
-    for name, mine in rows.items():
-        first, count = 0, multiple - sizes[name] % multiple
-        while first + count <= len(mine):
-            part = mine[first : first + count]
-            found.append((sum(worth for worth, _ in part) / count, name, [i for _, i in part]))
-            first, count = first + count, multiple
-    return [(name, picks) for _, name, picks in sorted(found, key=lambda row: -row[0])]
-
-
-def _take(
-    pool: list[Bundle], sizes: Sizes, limits: list[Limit], parts: Mapping[str, list[Limit]]
-) -> tuple[dict[str, list[int]], dict[str, int], list[float]]:
-    """The greedy choice, best first, skipping what no longer fits: who is taken, the grown sizes, what it costs."""
-    grown, spent, full = dict(sizes), [0.0] * len(limits), set()
-    taken: dict[str, list[int]] = {}
-    for name, picks in pool:
-        if name in full:
-            continue
-        price = _price(name, grown, parts, len(picks))
-        if not _fits(spent, price, limits):
-            full.add(name)
-            continue
-        taken.setdefault(name, []).extend(picks)
-        grown[name] += len(picks)
-        spent = [s + cost for s, cost in zip(spent, price)]
-    return taken, grown, spent
-
-
-def _price(name: str, sizes: Sizes, parts: Mapping[str, list[Limit]], count: int = 1) -> list[float]:
-    """What so many more neurons of this width cost, in every unit that is limited."""
-    more = {**sizes, name: sizes[name] + count}
-    return [part.cost(more) - part.cost(sizes) for part in parts[name]]
-
-
-def _fits(spent: list[float], price: list[float], limits: list[Limit]) -> bool:
-    return all(s + cost <= limit.allowed + 1e-9 for s, cost, limit in zip(spent, price, limits))

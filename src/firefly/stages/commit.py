@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
-from firefly.neighborhood.overgrown import Epsilon, OverGrown, subset
-from firefly.stages.budget import Chosen
+from firefly.neighborhood.overgrown import Epsilon, OverGrown
 from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow, list_woken
+from firefly.stages.selection import Chosen
 from firefly.surgery.guard import unbroken
 from firefly.surgery.swap import find_tensor, get_size, places, renew, set_size
 from firefly.tensors import make_plan
@@ -24,10 +24,11 @@ from firefly.tensors import make_plan
 
 def plan_commit(over: OverGrown, chosen: Chosen) -> tuple[Plans, dict[str, int]]:
     """The index work for the chosen candidates, and the sizes of the widths that grow."""
-    rosters = subset(over, chosen.split, chosen.new)
-    sizes = {name: len(roster) for name, roster in rosters.items() if len(roster) > roster.size}
+    nobody = torch.empty(0, dtype=torch.long)
+    rosters = {n: slots.choose(chosen.slots.get(n, nobody), over.device) for n, slots in over.slots.items()}
+    sizes = {name: len(rosters[name]) for name in rosters if len(chosen.slots.get(name, nobody))}
     touched = (lay for lay in over.layouts.values() if any(run.width in sizes for dim in lay.dims for run in dim))
-    return {lay.name: make_plan(lay, rosters, rosters, over.base[lay.name].device) for lay in touched}, sizes
+    return {lay.name: make_plan(lay, rosters, rosters, over.device) for lay in touched}, sizes
 
 
 @torch.no_grad()
@@ -39,6 +40,17 @@ def evaluate(over: OverGrown, plans: Plans, epsilon: Epsilon, model: nn.Module |
         tensor = over.grown(name, plan, epsilon, base)
         out[name] = tensor.contiguous(memory_format=_memory_format(base))
     return out
+
+
+def list_models(also: Iterable[nn.Module]) -> list[nn.Module]:
+    """The models that grow along, out of the wrapper that torch's averages have."""
+    if isinstance(also, nn.Module) or not isinstance(also, Iterable):
+        raise FireflyError(f"also is a {type(also).__name__}: give a list of models, also=[ema]")
+    found = [one.module if isinstance(one, torch.optim.swa_utils.AveragedModel) else one for one in also]
+    for one in found:
+        if not isinstance(one, nn.Module):
+            raise FireflyError(f"also holds a {type(one).__name__}: give models of the same architecture")
+    return found
 
 
 def _same_shape(model: nn.Module, name: str, like: Tensor) -> Tensor:

@@ -83,10 +83,10 @@ def _grow_state(plan: Plan, key: str, value: Any, old: Tensor, state: Mapping[st
     normalised = key == "momentum_buffer" and "square_avg" in state  # RMSprop's has been divided already
     if key == "ax":  # ASGD's average of the parameter itself
         return carry(plan, value)
-    if key in GRADIENTS:  # each copy of a split neuron gets half of its gradient, a new one begins at rest
-        return carry(plan, value, halve=None if normalised else "makes")
+    if key in GRADIENTS:  # each copy gets its share of the gradient, a new neuron begins at rest
+        return carry(plan, value, shared=None if normalised else "makes")
     power = dict.fromkeys(SQUARES, 2.0) | {"exp_inf": 1.0}
-    out = carry(plan, value, halve="makes" if key in power else None, power=power.get(key, 1.0))
+    out = carry(plan, value, shared="makes" if key in power else None, power=power.get(key, 1.0))
     born = torch.zeros_like(out, dtype=torch.bool)
     for dim, touched in enumerate(plan.touched):
         if touched:

@@ -1,4 +1,4 @@
-"""The trust region of a growth: build f_{ε,δ}, and shorten the step wherever the loss would rise."""
+"""The trust region of a growth: shorten the step wherever the loss would rise, and let nothing through but numbers."""
 
 from __future__ import annotations
 
@@ -10,67 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from firefly.anatomy.examples import run_examples
-from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
-from firefly.neighborhood.kinds import New, Split
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
-from firefly.stages.commit import evaluate
-from firefly.stages.scores import Loss, mean_loss, scalar_loss, scaled
+from firefly.stages.commit import Plans, evaluate
+from firefly.stages.losses import Loss, mean_loss, measure_loss
+from firefly.stages.scores import scaled
 from firefly.surgery.norms import adopt_statistics, average_statistics
 from firefly.surgery.swap import swapped, switched
 
-
-@torch.no_grad()
-def loss_of(
-    model: nn.Module,
-    loss: Loss,
-    held: list[Any],
-    seed: int,
-    tensors: Mapping[str, Tensor] | None = None,
-    sizes: Any = (),
-) -> float:
-    """The mean loss, of the model as it is or with grown tensors in it; buffers are written to copies."""
-    torch.manual_seed(seed)
-    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
-        values = [scalar_loss(loss, model, batch).detach().double() for batch in held]
-    value = torch.stack(values).mean().item()
-    if tensors is None and not math.isfinite(value):
-        raise FireflyError(f"the loss on the first {len(held)} batches is {value}: growth needs a finite one")
-    return value
+HALVINGS = 12
 
 
-def overgrow(
-    model: nn.Module, anatomy: Anatomy, names: list[str], split: Split | None, new: New | None, seed: int, example: Any
-) -> OverGrown:
-    """The over-grown network; pairs are folded in front of their readers where the model lets them."""
-    for fold in (True, False):
-        generator = torch.Generator().manual_seed(seed)
-        over = OverGrown(model, anatomy, names, split, new, generator, fold=fold)
-        if not fold or split is None or _runs(over, example):
-            return over
-    raise AssertionError("unreachable")
-
-
-@torch.no_grad()
-def _runs(over: OverGrown, example: Any) -> bool:
-    try:
-        with over.attached(), switched(over.model.modules(), False):
-            run_examples(over.model, example)
-    except RuntimeError:
-        return False
-    return True
-
-
-def shorten(
-    over: OverGrown, loss: Loss, held: list[Any], before: float, seed: int, shorten: bool
-) -> tuple[float, float]:
-    """L(ε̃); while it is not below L(0), take half of the step."""
+def shorten(over: OverGrown, loss: Loss, held: list[Any], limit: float, seed: int) -> tuple[float, float]:
+    """L(ε̃), and the factor of the step; while it is not below the limit, take half of the step."""
     factor = 1.0
-    for _ in range(12):
+    for _ in range(HALVINGS):
         torch.manual_seed(seed)
-        value = mean_loss(over, loss, held)
-        if value < before or not shorten:
+        with over.attached():
+            value = mean_loss(loss, over.model, held)
+        if value < limit:
             break
         factor /= 2
         over.epsilon = scaled(over.epsilon, 0.5)
@@ -81,23 +39,25 @@ def shorten(
 
 def settle(
     over: OverGrown,
-    plans: Any,
+    plans: Plans,
     sizes: Mapping[str, int],
     epsilon: Epsilon,
     loss: Loss,
     held: list[Any],
-    before: float,
+    limit: float,
     seed: int,
 ) -> tuple[dict[str, Tensor], float, float]:
-    """The grown tensors; while the grown network is worse than the present one, take half of the step."""
+    """The grown tensors, their loss, and the factor of the step; while it is above the limit, take half of the step."""
     sized = over.anatomy.mirrored(sizes)
     factor = 1.0
-    for _ in range(12):
+    for _ in range(HALVINGS):
         tensors = evaluate(over, plans, scaled(epsilon, factor))
-        after = loss_of(over.model, loss, held, seed, tensors, sized)
-        if after <= before:
+        after = measure_loss(loss, over.model, held, seed, tensors, sized)
+        if after <= limit:
             break
         factor /= 2
+    if not math.isfinite(after):
+        raise FireflyError(f"the loss of the grown network is {after}: check the batches, or lower the epsilon")
     if over.model.training:  # in eval mode the statistics are part of the function that was optimised
         own = {name: buffer.detach().clone() for name, buffer in over.model.named_buffers()}
         grown = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -106,11 +66,23 @@ def settle(
         with swapped(over.model, {**{n: b.clone() for n, b in own.items()}, **grown}, sized):
             average_statistics(over.model, loss, held)
         adopt_statistics(plans, tensors, own, grown)
+    _check_finite(tensors, over.base)
     return tensors, after, factor
 
 
+def _check_finite(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
+    """Refuse what is not a number, unless it was there before."""
+    for name, tensor in tensors.items():
+        if not bool(tensor.isfinite().all()) and bool(base[name].isfinite().all()):
+            raise FireflyError(
+                f"{name} would no longer be finite after this growth, so nothing was grown: a batch gives a loss or "
+                "statistics that are not a number; check the batches"
+            )
+
+
 @torch.no_grad()
-def output_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
+def measure_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
+    """The largest |f_{t+1}(x) - f_t(x)| on the example, in eval mode."""
     copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     with switched(model.modules(), False):
         with swapped(model, copies):
@@ -118,4 +90,10 @@ def output_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor],
         with swapped(model, {**copies, **tensors}, sizes):
             after = run_examples(model, example)
     pairs = [(a, b) for a, b in zip(before, after) if a.is_floating_point() and a.numel()]
-    return max(((a - b).abs().max().item() for a, b in pairs), default=0.0)
+    changes = [torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs()).max().item() for a, b in pairs]
+    change = max(changes, default=0.0)
+    if not all(map(math.isfinite, changes)):
+        raise FireflyError(
+            f"the output on the example would change by {change}, so nothing was grown: it must stay finite"
+        )
+    return change

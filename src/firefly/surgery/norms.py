@@ -21,6 +21,8 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
     with switched(norms, True), exchanged((norm, "momentum", norm.momentum) for norm in norms):
         for k, batch in enumerate(batches):
             for norm in norms:
+                if k == 0:
+                    norm.reset_running_stats()  # a NaN there would survive any average
                 norm.momentum = 1 / (k + 1)
             loss(model, batch)
 
@@ -28,15 +30,15 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
 def adopt_statistics(
     plans: Mapping[str, Plan], tensors: dict[str, Tensor], before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> None:
-    """Give new neurons the statistics measured after the growth, and split ones the change between before and after.
+    """Give new neurons the statistics measured after the growth, and those that moved the change from before to after.
 
-    A running average is not the average over a few batches, so that only the difference that the split makes counts.
+    A running average is not the average over a few batches, so that only the difference that the move makes counts.
     """
     for name, plan in plans.items():
         if plan.layout.start in STATISTICS:
             own, parent = tensors[name], carry(plan, before[name])
             mean = plan.layout.start == STATISTICS[0]
             moved = own + after[name] - parent if mean else own * after[name] / parent.clamp(min=1e-12)
-            split = per_entry(plan, 0, lambda roster, _: (roster.sign != 0).float(), 0.0, own)
+            apart = per_entry(plan, 0, lambda roster, _: (roster.move != 0).float(), 0.0, own)
             born = per_entry(plan, 0, lambda roster, _: roster.born.float(), 0.0, own)
-            tensors[name] = torch.where(born > 0, after[name], torch.where(split > 0, moved, own))
+            tensors[name] = torch.where(born > 0, after[name], torch.where(apart > 0, moved, own))

@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from firefly.descent import Method
 from firefly.errors import FireflyError
-from firefly.stages.scores import descend
+from firefly.method import Method
+from firefly.stages.step_one import descend
 
 Result = TypeVar("Result")
 Kept = list[tuple[Tensor, Tensor]]  # a tensor and a copy of what it held

@@ -1,0 +1,59 @@
+"""The losses of a growth: of one batch, checked, and the mean over the batches that were held apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firefly.errors import FireflyError
+from firefly.surgery.swap import swapped
+
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
+    """The loss of a batch, checked."""
+    value = loss(model, batch)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise FireflyError(f"loss(model, batch) must return a scalar tensor, but returned {what}: take its mean")
+    return value.reshape(())
+
+
+@torch.no_grad()
+def mean_loss(loss: Loss, model: nn.Module, batches: Iterable[Any]) -> float:
+    """The mean over these batches, of the model as it is."""
+    return torch.stack([scalar_loss(loss, model, batch).detach().double() for batch in batches]).mean().item()
+
+
+def measure_loss(
+    loss: Loss,
+    model: nn.Module,
+    held: list[Any],
+    seed: int,
+    tensors: Mapping[str, Tensor] | None = None,
+    sizes: Iterable[tuple[str, str, int]] = (),
+) -> float:
+    """The mean loss of the model, or of it with grown tensors; buffers are written to copies."""
+    torch.manual_seed(seed)
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
+        return mean_loss(loss, model, held)
+
+
+def check_loss(loss: Loss, model: nn.Module, held: list[Any]) -> None:
+    """Refuse a loss that no growth can lower: not finite, or without a gradient."""
+    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    with swapped(model, copies):
+        value = scalar_loss(loss, model, held[0])
+    if not math.isfinite(value.item()):
+        raise FireflyError(f"the loss on the first batch is {value.item()}: growth needs a finite one")
+    if not value.requires_grad:
+        raise FireflyError(
+            "the loss has no gradient: loss(model, batch) must be differentiable in the model's parameters, so use "
+            "neither torch.no_grad() nor .item() nor .detach() on the way to it"
+        )

@@ -1,0 +1,176 @@
+"""The choice under a budget (eq. 5): the best candidates, by their gain per unit of cost, until it is spent.
+
+For `Neurons` every candidate costs the same, so that is the order of the gains. Those that no longer fit are skipped. A
+dormant layer with fewer than two neurons gives them back, and they are spent on the next best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from firefly.anatomy.widths import Anatomy
+from firefly.errors import FireflyError
+from firefly.neighborhood.overgrown import Epsilon, OverGrown
+from firefly.stages.budget import Budget, Limit, Sizes
+from firefly.stages.scores import Gains
+
+LEAST = 2  # neurons that a new layer needs, or it gives them up (App. B.2)
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """What a selection gets: who stands, what each is worth and brings, and what may be spent. All per slot."""
+
+    anatomy: Anatomy
+    budget: Budget
+    gains: Mapping[str, Tensor]  # D_i
+    keys: Mapping[str, Tensor]  # what to rank by
+    standing: Mapping[str, Tensor]  # who is a candidate
+    adds: Mapping[str, Tensor]  # how many neurons each brings
+    everyone: bool = False  # whether candidates with D_i <= 0 may be taken, too
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The candidates that a growth takes: their slots per width, ascending, and why there are no more."""
+
+    slots: Mapping[str, Tensor]
+    predicted: float = 0.0
+    spent: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # what: (spent, allowed)
+    note: str | None = None
+
+    def __len__(self) -> int:
+        return sum(len(numbers) for numbers in self.slots.values())
+
+
+def make_ballot(over: OverGrown, gains: Gains, budget: Budget, rank: str) -> Ballot:
+    """rank: "decrease" takes those with the largest D_i > 0; "magnitude" those with the largest |s_i|, as the paper."""
+    adds = {name: slots.adds for name, slots in over.slots.items()}
+    standing = {name: (epsilon > 0).cpu() for name, epsilon in over.epsilon.items()}
+    gains = {name: gain.cpu() for name, gain in gains.items()}
+    if rank == "decrease":
+        return Ballot(over.anatomy, budget, gains, gains, standing, adds)
+    slopes = {name: (gain / over.epsilon[name].cpu().clamp(min=1e-30)).abs() for name, gain in gains.items()}
+    return Ballot(over.anatomy, budget, gains, slopes, standing, adds, everyone=True)
+
+
+def aim(over: OverGrown, gains: Gains, rank: str) -> Epsilon:
+    """ε of the chosen: by magnitude also those are taken that lower the loss only in the opposite direction."""
+    if rank == "decrease":
+        return over.epsilon
+    return {name: epsilon * torch.where(gains[name] < 0, -1.0, 1.0) for name, epsilon in over.epsilon.items()}
+
+
+def select(ballot: Ballot, everyone: bool = False, power: float = 1.0) -> Chosen:
+    """Take the best candidates until the budget is spent.
+
+    everyone: also those with D_i <= 0; power: rank by key / cost^power, 1 per unit of cost, 0 by the key alone.
+    """
+    anatomy, budget, gains, keys = ballot.anatomy, ballot.budget, ballot.gains, ballot.keys
+    sizes = dict(anatomy.sizes())
+    limits = budget.limits(anatomy, list(gains))
+    if not limits:
+        raise FireflyError(f"{budget} does not say how much may grow: join it, e.g. firefly.Neurons(64) & {budget}")
+    parts = {name: [limit.of(name) for limit in limits] for name in gains}
+    pool = _bundle(_rank(ballot, everyone, power, limits, parts), sizes, budget.multiple)
+    given_back: set[str] = set()
+    while True:
+        taken, grown, spent = _take([one for one in pool if one[0] not in given_back], sizes, limits, parts)
+        lonely = [name for name in taken if not sizes[name] and grown[name] < LEAST]
+        if not lonely:
+            break
+        given_back.add(min(lonely, key=lambda name: keys[name][taken[name]].sum().item()))
+    numbers = {name: torch.tensor(sorted(picks), dtype=torch.long) for name, picks in taken.items() if picks}
+    more = {name: budget.multiple - grown[name] % budget.multiple for name in gains}
+    room = any(_fits(spent, _price(name, grown, parts, more[name]), limits) for name in gains)
+    note = f"only {sum(len(p) for _, p, _ in pool)} candidates lower the loss, so the budget is not used up"
+    if given_back:
+        note = f"dormant layers that gave back what they got, as a new layer needs {LEAST} neurons: {len(given_back)}"
+    elif not any(bool(gain.any()) for gain in gains.values()) and not numbers:
+        note = NO_GRADIENT
+    elif pool and not numbers:
+        note = "the budget is smaller than any one neuron"
+    predicted = sum(gains[name][picks].sum().item() for name, picks in numbers.items())
+    told = {limit.what: (cost, limit.allowed) for limit, cost in zip(limits, spent)}
+    return Chosen(numbers, predicted, told, note if room or given_back or not numbers else None)
+
+
+NO_GRADIENT = (
+    "every candidate is worth exactly nothing, so nothing has grown: what reads them is multiplied with zero, as by a "
+    "zero-initialised last layer or residual scale; train a few steps first"
+)
+
+
+def _rank(
+    ballot: Ballot, everyone: bool, power: float, limits: list[Limit], parts: Mapping[str, list[Limit]]
+) -> list[Row]:
+    """Who may be taken, best first."""
+    sizes = ballot.anatomy.sizes()
+    load = {
+        name: sum(cost / limit.allowed for cost, limit in zip(_price(name, sizes, parts), limits) if not limit.once)
+        for name in ballot.gains
+    }
+    rows = []
+    for name, key in ballot.keys.items():
+        whole = everyone or ballot.everyone
+        allowed = ballot.standing[name] if whole else ballot.standing[name] & (ballot.gains[name] > 0)
+        worth, adds = key.tolist(), ballot.adds[name].tolist()
+        cost = max(load[name], 1e-30) ** power
+        rows += [(worth[i] / (adds[i] * cost), name, i, adds[i]) for i in allowed.nonzero().flatten().tolist()]
+    return sorted(rows, key=lambda row: -row[0])
+
+
+Row = tuple[float, str, int, int]  # worth per cost, width, slot, neurons that it brings
+Bundle = tuple[str, list[int], int]  # candidates of one width that are taken together, neurons that they bring
+
+
+def _bundle(ranked: list[Row], sizes: Sizes, multiple: int) -> list[Bundle]:
+    """Candidates, best first, in bundles that bring their width to the next multiple, and those best first by mean."""
+    rows: dict[str, list[Row]] = {}
+    for row in ranked:
+        rows.setdefault(row[1], []).append(row)
+    found = []
+    for name, mine in rows.items():
+        part: list[Row] = []
+        size = sizes[name]
+        for row in mine:
+            part.append(row)
+            size += row[3]
+            if size % multiple == 0:
+                mean = sum(one[0] for one in part) / len(part)
+                found.append((mean, name, [one[2] for one in part], sum(one[3] for one in part)))
+                part = []
+    return [(name, picks, adds) for _, name, picks, adds in sorted(found, key=lambda one: -one[0])]
+
+
+def _take(
+    pool: list[Bundle], sizes: Sizes, limits: list[Limit], parts: Mapping[str, list[Limit]]
+) -> tuple[dict[str, list[int]], dict[str, int], list[float]]:
+    """The greedy choice, best first, skipping what no longer fits: who is taken, the grown sizes, what it costs."""
+    grown, spent, full = dict(sizes), [0.0] * len(limits), set()
+    taken: dict[str, list[int]] = {}
+    for name, picks, adds in pool:
+        if (name, adds) in full:
+            continue
+        price = _price(name, grown, parts, adds)
+        if not _fits(spent, price, limits):
+            full.add((name, adds))
+            continue
+        taken.setdefault(name, []).extend(picks)
+        grown[name] += adds
+        spent = [s + cost for s, cost in zip(spent, price)]
+    return taken, grown, spent
+
+
+def _price(name: str, sizes: Sizes, parts: Mapping[str, list[Limit]], count: int = 1) -> list[float]:
+    """What so many more neurons of this width cost, in every unit that is limited."""
+    more = {**sizes, name: sizes[name] + count}
+    return [part.cost(more) - part.cost(sizes) for part in parts[name]]
+
+
+def _fits(spent: list[float], price: list[float], limits: list[Limit]) -> bool:
+    return all(s + cost <= limit.allowed + 1e-9 for s, cost, limit in zip(spent, price, limits))

@@ -1,0 +1,55 @@
+"""A growth leaves the user undisturbed: random state, gradients and buffers of bystanders stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from firefly.surgery.guard import interruptible
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Inside it dropout does nothing: its noise would drown the small differences that a growth looks for."""
+
+    functions = frozenset(
+        (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout)
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self.functions:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
+            kwargs = {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Random state, gradients, and the buffers of bystanders are as before afterwards; dropout is off inside.
+
+    Bystanders are modules that the loss runs beside the model, such as the discriminator of a generator.
+    """
+    gradients = [(p, p.grad) for p in model.parameters()]
+    buffers = [(buffer, buffer.detach().clone()) for module in bystanders for buffer in module.buffers()]
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    with interruptible(), ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        if model.training:
+            stack.enter_context(WithoutDropout())
+        stack.enter_context(torch.enable_grad())
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
