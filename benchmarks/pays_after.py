@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from firefly.anatomy.widths import Anatomy
 
-BUFFERS = ("running_mean", "running_var")
-
 
 @dataclass(frozen=True)
 class Birth:
@@ -130,23 +128,41 @@ def old_size(birth: Birth, tensor: Tensor, widths: tuple[str | None, ...]) -> Te
 @torch.no_grad()
 def rescale(birth: Birth, power: float) -> None:
     """Variance transfer: weights in front of a norm shrink with the root of their grown fan-in (power 0.5)."""
-    for _, tensor, widths, roles in birth.tensors():
+    for name, tensor, widths, roles in birth.tensors():
         for dim, width in enumerate(widths):
             if tensor.ndim == 4 and birth.grown(width) and roles[dim] == "reads":
-                tensor *= (birth.before[str(width)] / tensor.shape[dim]) ** power
+                multiply(birth, name, tensor, (birth.before[str(width)] / tensor.shape[dim]) ** power)
 
 
 @torch.no_grad()
-def restrength(birth: Birth, strength: float) -> None:
-    """Rows of new neurons as large as fresh ones (He), times `strength`; columns stay."""
-    for _, tensor, widths, roles in birth.tensors():
-        if tensor.ndim < 2 or roles[0] != "makes" or not birth.grown(widths[0]):
-            continue
-        count = birth.new.get(str(widths[0]), 0)
-        rows = tensor[len(tensor) - count :]
-        fresh = (2 / tensor[0].numel()) ** 0.5
-        if count:
-            rows *= strength * fresh / rows.square().mean().sqrt().clamp(min=1e-12)
+def renorm(birth: Birth, size: float) -> None:
+    """Weights in front of a norm get `size` times the size of fresh ones, all entries of a weight alike.
+
+    The function stays; but a step of the same length turns them further, as it turned them when they were young.
+    """
+    for name, tensor, _, _ in birth.tensors():
+        if tensor.ndim == 4:
+            fresh = (3 * tensor[0].numel()) ** -0.5  # as torch draws them
+            multiply(birth, name, tensor, size * fresh / tensor.square().mean().sqrt())
+
+
+def multiply(birth: Birth, name: str, tensor: Tensor, factor: Any) -> None:
+    """A weight times a factor; what the optimiser remembers of its gradients, divided by it."""
+    tensor *= factor
+    state = birth.optimizer.state.get(dict(birth.model.named_parameters())[name], {})
+    for key, power in (("momentum_buffer", 1), ("exp_avg", 1), ("exp_avg_sq", 2)):
+        if state.get(key) is not None:
+            state[key] /= factor**power
+
+
+@torch.no_grad()
+def perturb(birth: Birth, share: float) -> None:
+    """Noise on all weights, as a share of their size."""
+    generator = torch.Generator().manual_seed(birth.seed)
+    for _, tensor, _, _ in birth.tensors():
+        if tensor.ndim == 4:
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
+            tensor += share * tensor.square().mean().sqrt() * noise
 
 
 class Ages:
@@ -207,5 +223,6 @@ AFTER = {
     "pairs": pair_up,
     "unequal": unequal,
     "rescale": rescale,
-    "strength": restrength,
+    "renorm": renorm,
+    "perturb": perturb,
 }
