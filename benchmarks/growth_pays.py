@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from pays_grower import NEIGHBORHOODS, Grower
-from pays_networks import START, TASKS, Task
+from pays_networks import SGD, START, TASKS, Task
 
 import firefly
 from firefly.training import evaluate, fit
@@ -55,6 +55,8 @@ class Recipe:
     epochs: int = 0  # 0 as the task has it
     lr: float = 0.0
     hold: bool = False  # the full rate until the last growth, then cosine
+    sgd: bool = False  # instead of the task's optimiser
+    augment: str = ""  # crop; "" as the task has it
 
 
 def read_recipe(words: str) -> Recipe:
@@ -65,6 +67,7 @@ def read_recipe(words: str) -> Recipe:
         key, value = change.split("=")
         kind = type(getattr(recipe, key))
         made: Any = tuple(map(float, value.split(","))) if kind is tuple else kind(value)
+        made = value == "1" if kind is bool else made
         recipe = replace(recipe, **{key: made})
     return recipe
 
@@ -93,8 +96,9 @@ def run_job(job: Job) -> dict[str, Any]:
     if job.quick:
         recipe = replace(recipe, steps=3, batches=2)
     train, held = load_task(task.name, job.random)
-    settings = {**task.settings, **({"lr": recipe.lr} if recipe.lr else {})}
+    settings = {**(SGD if recipe.sgd else task.settings), **({"lr": recipe.lr} if recipe.lr else {})}
     options = {**task.recipe, "epochs": recipe.epochs or task.recipe["epochs"]}
+    options |= {"augment": recipe.augment} if recipe.augment else {}
     options |= {"epochs": 4, "batch": 64} if job.quick else {}
     steps = len(train) // options["batch"]
     torch.manual_seed(job.seed)
@@ -108,7 +112,7 @@ def run_job(job: Job) -> dict[str, Any]:
     if recipe.method not in UNGROWN:
         grower = Grower(model, example, recipe, options["epochs"], steps, job.seed)
         grower._anatomy = whole
-    optimizer = task.optimizer(model.parameters(), **settings)
+    optimizer = (torch.optim.SGD if recipe.sgd else task.optimizer)(model.parameters(), **settings)
     start = time.perf_counter()
     history = fit(
         model,
