@@ -100,7 +100,8 @@ def run_job(job: Job) -> dict[str, Any]:
     options = {**task.recipe, "epochs": recipe.epochs or task.recipe["epochs"]}
     options |= {"augment": recipe.augment} if recipe.augment else {}
     options |= {"epochs": 4, "batch": 64} if job.quick else {}
-    steps = len(train) // options["batch"]
+    count, apart = (len(data[1] if isinstance(data, tuple) else data) for data in (train, held))
+    steps = count // options["batch"]
     torch.manual_seed(job.seed)
     model = task.make(START if recipe.method not in ("fixed", "short") else 1.0)
     example = torch.zeros(2, *task.shape)
@@ -153,7 +154,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "losses": [round(row.loss, 4) for row in history.epochs],
         "shared": job.shared,
         "device": torch.cuda.get_device_name() if job.device == "cuda" else "cpu",
-        "config": {**asdict(recipe), **options, **settings, "images": len(train), "held": len(held)},
+        "config": {**asdict(recipe), **options, **settings, "images": count, "held": apart},
         "versions": list_versions(),
     }
 

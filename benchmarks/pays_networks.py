@@ -1,14 +1,17 @@
-"""The networks and tasks of `growth_pays.py`: residual networks whose every width is a share of its full size."""
+"""The networks and tasks of `growth_pays.py`: networks whose every width is a share of its full size."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from firefly.vision import digits
 from firefly.vision.data import Images, hold_out, load
 
+Data = Images | tuple[Tensor, Tensor]
 START = 0.25  # of the full width
 
 
@@ -50,6 +53,13 @@ class ResNet(nn.Module):
         return out
 
 
+def make_mlp(widths: list[int]) -> nn.Module:
+    """Without norms: 196 pixels, these hidden layers, 10 classes."""
+    sizes = [196, *widths]
+    hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
+
+
 @dataclass(frozen=True)
 class Task:
     """A network at its full widths, its data, and how it is trained."""
@@ -57,7 +67,7 @@ class Task:
     name: str
     data: str
     full: tuple[int, ...]
-    blocks: int
+    blocks: int  # of a stage; 0 for a network without convolutions
     shape: tuple[int, int, int]
     images: int | None  # at most so many for training
     held: int  # images set apart
@@ -65,17 +75,23 @@ class Task:
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def make(self, share: float) -> ResNet:
-        return ResNet([round(share * width) for width in self.full], self.blocks, self.shape[0])
+    def make(self, share: float) -> nn.Module:
+        widths = [round(share * width) for width in self.full]
+        return ResNet(widths, self.blocks, self.shape[0]) if self.blocks else make_mlp(widths)
 
-    def load(self) -> tuple[Images, Images]:
+    def load(self) -> tuple[Data, Data]:
         """Images to train on, and images set apart from the training images; the test images are never read."""
+        if self.data == "digits":
+            images, labels, *_ = digits.load()
+            return (images[self.held :], labels[self.held :]), (images[: self.held], labels[: self.held])
         train, held = hold_out(load(self.data), self.held)
         return (train.take(torch.arange(self.images)) if self.images else train), held
 
-    def invent(self, count: int) -> Images:
+    def invent(self, count: int) -> Data:
         """Random images, to measure seconds only."""
         generator = torch.Generator().manual_seed(count)
+        if self.data == "digits":
+            return torch.rand(count, *self.shape, generator=generator), torch.arange(count) % 10
         images = torch.randint(256, (count, *self.shape), dtype=torch.uint8, generator=generator)
         return Images(images, torch.randint(10, (count,), generator=generator), 10, self.data)
 
@@ -107,6 +123,18 @@ TASKS = {
             {"epochs": 12, "batch": 128, "augment": False},
             torch.optim.Adam,
             {"lr": 3e-3},
+        ),
+        Task(
+            "mlp-digits",
+            "digits",
+            (64, 64),
+            0,
+            (1, 14, 14),
+            None,
+            2_000,
+            {"epochs": 12, "batch": 64, "augment": False},
+            torch.optim.Adam,
+            {"lr": 1e-3},
         ),
     )
 }
