@@ -151,7 +151,6 @@ def run_job(job: Job) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "growth_seconds": round(grower.seconds, 2) if grower else 0.0,
         "grown": grower.told if grower else [],
-        "losses": [round(row.loss, 4) for row in history.epochs],
         "shared": job.shared,
         "device": torch.cuda.get_device_name() if job.device == "cuda" else "cpu",
         "config": {**asdict(recipe), **options, **settings, "images": count, "held": apart},
