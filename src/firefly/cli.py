@@ -5,6 +5,7 @@ Exit codes: 0 done; 2 something in the input is wrong, said in words on stderr; 
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import firefly
-from firefly.errors import FireflyError
+from firefly.errors import FireflyError, first_line
 
 EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(args), table(rows), plot(rows, path)
     "toy": "firefly.experiments.toy",
@@ -39,6 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.command(args) or 0)
     except FireflyError as error:
         print(f"firefly: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever reads has seen enough, as in `firefly report ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(f"firefly: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -140,30 +147,33 @@ def add_report(add: Callable[..., ArgumentParser]) -> None:
 
 
 def report_results(args: Namespace) -> None:
-    rows = [row for path in args.results for row in read_results(path)]
+    from firefly.experiments.rows import read_rows
+
+    rows = [row for path in args.results for row in read_rows(path)]
     names = dict.fromkeys(row["experiment"] for row in rows if "benchmark" not in row)
     if not names:
-        raise FireflyError(f"{args.results[0]} only has benchmarks: name the file of the networks first")
+        raise FireflyError(f"{args.results[0]} has no networks: name the file of the networks first")
     for name in names:
-        path = (args.out or args.results[0].parent) / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        experiment, mine = find_experiment(name), [row for row in rows if row["experiment"] == name]
-        print(experiment.table(mine))
-        print(f"\nfigure: {experiment.plot(mine, path)}")
+        mine = [row for row in rows if row.get("experiment") == name]
+        print(draw_rows(name, mine, (args.out or args.results[0].parent) / f"{name}.png"))
 
 
-def read_results(path: Path) -> list[dict[str, Any]]:
-    import json
-
+def draw_rows(name: str, rows: list[dict[str, Any]], path: Path) -> str:
+    """The table of an experiment's rows, and where their figure is."""
+    experiment = find_experiment(name)
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return f"{experiment.table(rows)}\n\nfigure: {experiment.plot(rows, path)}"
     except OSError as error:
-        raise FireflyError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise FireflyError(f"{path} is not a results file, one JSON object per line: {error}") from error
-    if not rows or not all(isinstance(row, dict) and "experiment" in row for row in rows):
-        raise FireflyError(f"{path} is not a results file: every line must be an object that names its experiment")
-    return rows
+        raise FireflyError(f"cannot write {path}: {error.strerror}; give another folder with --out") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        found = f"{type(error).__name__}: {error}"
+        for number, row in enumerate(rows, start=1):
+            if isinstance(error, KeyError) and isinstance(error.args[0], str) and error.args[0] not in row:
+                found = f"number {number} has no {error}"
+                break
+        way = f"each needs what `firefly reproduce {name}` writes"
+        raise FireflyError(f"the networks of {name} cannot be shown ({found}): {way}") from error
 
 
 # ---- widths ----------------------------------------------------------------------------------------------------------
@@ -188,21 +198,27 @@ def print_widths(args: Namespace) -> None:
     import torch
 
     model = make_model(args.model).eval()
-    example = tuple(torch.zeros(shape, dtype=getattr(torch, args.dtype)) for shape in args.shape)
+    try:
+        example = tuple(torch.zeros(shape, dtype=getattr(torch, args.dtype)) for shape in args.shape)
+    except (RuntimeError, TypeError, MemoryError) as error:
+        shapes = " --shape ".join(",".join(map(str, shape)) for shape in args.shape)
+        raise FireflyError(f"--shape {shapes}: so large an input cannot be made; a small batch is enough") from error
     print(firefly.trace(model, example))
 
 
 def read_shape(text: str) -> tuple[int, ...]:
     sizes = text.split(",")
-    if not all(size.strip().isdigit() and int(size) > 0 for size in sizes):
+    if not all(size.strip().isdecimal() and len(size) < 20 and int(size) > 0 for size in sizes):
         raise ArgumentTypeError(f"{text!r} is not a shape such as 2,3,32,32")
     return tuple(map(int, sizes))
 
 
 def make_model(address: str) -> Any:
     """Call MODULE:FUNCTION."""
+    from torch import nn
+
     module_name, _, name = address.partition(":")
-    if not module_name or not name:
+    if not name or not all(part.isidentifier() for part in module_name.split(".")):
         raise FireflyError(f"{address!r} does not name a model: write MODULE:FUNCTION, e.g. mypackage.models:make")
     sys.path.insert(0, "")
     try:
@@ -210,14 +226,18 @@ def make_model(address: str) -> Any:
     except ModuleNotFoundError as error:
         raise FireflyError(f"{address}: {error}; run it where Python finds the module") from error
     except AttributeError as error:
-        raise FireflyError(f"{address}: {error}") from error
+        raise FireflyError(f"{address}: {first_line(error)}") from error
+    except (Exception, SystemExit) as error:  # it is the user's code
+        raise FireflyError(f"{address}: to import it raised {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove("")
     try:
         model = function()
     except TypeError as error:
-        raise FireflyError(f"{address} must be a function that works without arguments: {error}") from error
-    if not callable(getattr(model, "named_parameters", None)):
+        raise FireflyError(f"{address} must be a function that works without arguments: {first_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise FireflyError(f"{address} raised {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(model, nn.Module):
         raise FireflyError(f"{address} must return an nn.Module, not {type(model).__name__}")
     return model
 

@@ -153,7 +153,8 @@ def group(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
     last = {row["method"]: row["step"] for row in rows if row["method"] not in grown}
     ends += [row for row in rows if last.get(row["method"]) == row["step"]]
     found: dict[tuple[str, int], list[Row]] = {}
-    for row in sorted(ends, key=lambda row: ([*LABELS].index(row["method"]), row["step"], row["seed"])):
+    order = {method: number for number, method in enumerate(LABELS)}
+    for row in sorted(ends, key=lambda row: (order.get(row["method"], len(order)), row["step"], row["seed"])):
         found.setdefault((row["method"], row["step"]), []).append(row)
     return found
 

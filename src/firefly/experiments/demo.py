@@ -86,6 +86,8 @@ class Record:
 def run(out: str | Path = "runs/demo", seed: int = 0, epochs: int | None = None, quick: bool = False) -> Path:
     """Grow, compare, write the report; return its path."""
     setting = choose_setting(epochs, quick)
+    if not 0 <= seed < 2**32:
+        raise FireflyError(f"--seed {seed}: give a whole number from 0 to {2**32 - 1}")
     folder = report.prepare(out)  # before a minute of work, not after it
     began, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)  # for networks this small a second thread costs more than it brings

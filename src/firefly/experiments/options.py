@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from firefly.errors import FireflyError
-from firefly.experiments import curves
+from firefly.experiments import curves, rows
 from firefly.experiments.lineage import BUDGETS, Setting, World
 from firefly.experiments.rows import Row, settings
 from firefly.training.recipe import find_device
@@ -117,13 +117,13 @@ def make_world(
 
 
 def read_rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return rows.read_rows(path) if path.exists() else []
 
 
 def read_own(path: Path, setting: Setting) -> list[Row]:
     """The rows of this setting."""
-    own, rows = plain(setting), complete(read_rows(path), type(setting))
-    return [row for row in rows if settings(row) == settings(row | {"config": own})]
+    own, known = plain(setting), complete(read_rows(path), type(setting))
+    return [row for row in known if settings(row) == settings(row | {"config": own})]
 
 
 def complete(rows: list[Row], kind: type[Setting]) -> list[Row]:

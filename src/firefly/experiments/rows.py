@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,46 @@ def append(path: Path, row: Row) -> None:
         file.write(json.dumps(row) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The networks of a results file, one per line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = {number: json.loads(line) for number, line in enumerate(lines, start=1) if line.strip()}
+    except OSError as error:
+        raise FireflyError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise FireflyError(f"{path} is not a results file, one JSON object per line: {error}") from error
+    for number, row in rows.items():
+        if not isinstance(row, dict) or not ("experiment" in row or "benchmark" in row):
+            raise FireflyError(f"{path}, line {number}: not an object that names its experiment")
+        for key, value in row.items():
+            if "benchmark" not in row and key in KINDS and not KINDS[key][1](value):
+                raise FireflyError(f"{path}, line {number}: {key} is {KINDS[key][0]}, not {json.dumps(value)}")
+    return list(rows.values())
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of what every table reads
+    **dict.fromkeys(("experiment", "benchmark", "method", "dataset", "structure"), ("text", is_text)),
+    **dict.fromkeys(("seed", "step", "epochs", "parameters"), ("a whole number from 0", is_count)),
+    **dict.fromkeys(("loss", "share", "flops", "test_accuracy", "held_accuracy"), ("a number", is_number)),
+    **dict.fromkeys(("train_seconds", "growth_seconds", "search_seconds"), ("a number", is_number)),
+    "final": ("true or false", lambda value: isinstance(value, bool)),
+    "config": ("an object", lambda value: isinstance(value, dict)),
+}
 
 
 def settings(row: Row) -> Row:

@@ -28,6 +28,7 @@ import firefly
 from firefly.baselines import random_search, splitting
 from firefly.errors import FireflyError
 from firefly.experiments.rbf import RBF, Data, draw_network, draw_truth, mean_square, train
+from firefly.experiments.rows import read_rows as read
 from firefly.progress import Line
 
 Row = dict[str, Any]
@@ -68,6 +69,8 @@ def run(args: Namespace) -> int:
     setting, size = (FULL, "full") if args.full else (QUICK, "quick")
     path = args.out or Path("results/toy.jsonl" if args.full else "runs/toy/toy.jsonl")
     seeds = range(TRUTHS[size] if args.truths is None else args.truths)
+    if not seeds:
+        raise FireflyError(f"--truths {args.truths}: give at least 1")
     done = {row["seed"] for row in read_rows(path, setting)}
     left = [seed for seed in seeds if seed not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +90,8 @@ def run(args: Namespace) -> int:
 
 def read_rows(path: Path, setting: Setting) -> list[Row]:
     """The rows of a results file, all of them of this setting."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    if any(row["config"] != asdict(setting) for row in rows):
+    rows = read(path) if path.exists() else []
+    if any(row.get("config") != asdict(setting) for row in rows):
         raise FireflyError(f"{path} holds rows of another setting: move it away, or give another file with --out")
     return rows
 

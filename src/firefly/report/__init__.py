@@ -64,8 +64,9 @@ def prepare(folder: str | Path) -> Path:
     plots.check_matplotlib()
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FireflyError(f"cannot make the folder {folder}: {error.strerror}; give another one") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FireflyError(f"cannot make the folder {str(folder)!r}: {why}; give another one") from error
     return Path(folder)
 
 

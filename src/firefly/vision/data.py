@@ -84,7 +84,7 @@ def find_root(root: str | Path | None = None) -> Path:
     """The folder of all data sets: the argument, else the environment's FIREFLY_DATA, else data/."""
     folder = root or os.environ.get("FIREFLY_DATA") or "data"
     if not isinstance(folder, (str, Path)) or "\0" in str(folder):
-        raise FireflyError(f"{folder!r} is not a folder for the data sets: give its path")
+        raise FireflyError(f"{str(folder)!r} is not a folder for the data sets: give its path")
     return Path(folder)
 
 
