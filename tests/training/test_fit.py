@@ -15,11 +15,12 @@ from firefly.errors import FireflyError
 from firefly.neighborhood.kinds import New, Split
 from firefly.schedule import Every
 from firefly.stages.budget import Neurons
+from firefly.surgery.swap import exchanged
 from firefly.training import History, evaluate, fit
 from firefly.training.capture import keep, put_back
 from firefly.training.engine import Engine
 from firefly.training.optimizer import list_state, make_optimizer
-from firefly.training.precision import hand_over_gradients, make_stand_ins, swap_in
+from firefly.training.precision import hand_over_gradients, make_stand_ins
 from firefly.training.recipe import Recipe, make_loss
 from firefly.training.resident import draw, upload
 
@@ -152,7 +153,7 @@ def test_bf16_stays_close_to_float32_and_stand_ins_equal_autocast() -> None:
     for stands in (False, True):
         model = make_net(dropout=0.0)
         stand_ins = make_stand_ins(model, "bf16" if stands else "float32")
-        with swap_in(stand_ins), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        with exchanged(stand_ins.slots), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             make_loss(0.1)(model, (images.float() / 255, labels)).backward()
         hand_over_gradients(stand_ins)
         assert len(stand_ins.copies) == 5 * stands and model[1].num_batches_tracked == 0

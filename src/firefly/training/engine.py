@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from firefly.errors import FireflyError
+from firefly.surgery.swap import exchanged
 from firefly.training.average import copy_counters, follow, list_weights, pair
 from firefly.training.capture import Step, identify
 from firefly.training.optimizer import can_capture, list_state, ready_optimizer
@@ -24,7 +25,6 @@ from firefly.training.precision import (
     hand_over_gradients,
     make_stand_ins,
     refresh_copies,
-    swap_in,
 )
 from firefly.training.recipe import Recipe, list_factors, make_loss, settle
 from firefly.training.resident import Resident, take
@@ -117,7 +117,7 @@ class Engine:
     def advance(self) -> None:
         """One step: the closure that is captured."""
         self.drop_gradients()
-        with swap_in(self.stand_ins):
+        with exchanged(self.stand_ins.slots):
             loss = check_loss(self.objective(self.counter))
             loss.backward()
         hand_over_gradients(self.stand_ins)

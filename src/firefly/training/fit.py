@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from firefly.errors import FireflyError
+from firefly.surgery.guard import unbroken
 from firefly.training.average import make_average
 from firefly.training.capture import identify, keep, put_back
 from firefly.training.engine import Engine
@@ -210,11 +211,12 @@ def kept_on_interrupt(job: Job, history: History, asked: bool = True) -> Iterato
         yield
     except KeyboardInterrupt:
         if identity == identify(engine.list_model()):  # else it has just grown, and an older checkpoint must do
-            put_back(kept)
-            restore_state(engine.optimizer, state)
-            if grower is not None and grown is not None:
-                grower.load_state_dict(grown)
-            save(job, history, asked)
+            with unbroken():
+                put_back(kept)
+                restore_state(engine.optimizer, state)
+                if grower is not None and grown is not None:
+                    grower.load_state_dict(grown)
+                save(job, history, asked)
         raise
 
 

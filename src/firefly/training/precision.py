@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
-from firefly.surgery.guard import interruptible
-from firefly.surgery.swap import exchanged
 
 CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)  # a SyncBatchNorm insists on its counter
@@ -67,11 +65,6 @@ def make_stand_ins(model: nn.Module, precision: str) -> StandIns:
             weights.append(parameter)
             copies.append(copy)
     return StandIns(weights, copies, counters, slots)
-
-
-def swap_in(stand_ins: StandIns) -> interruptible:
-    """Let the modules hold the stand-ins for a while."""
-    return exchanged(stand_ins.slots)
 
 
 @torch.no_grad()
