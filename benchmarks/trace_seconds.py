@@ -80,7 +80,7 @@ class Search(nn.Module):
 def make_gpt2() -> tuple[nn.Module, Any]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(use_cache=False)).eval(), {"input_ids": torch.randint(0, 50257, (2, 16))}
+    return GPT2LMHeadModel(GPT2Config()).eval(), {"input_ids": torch.randint(0, 50257, (2, 16))}
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {

@@ -20,6 +20,7 @@ from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.nn.modules import transformer
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from firefly.anatomy.examples import Call, tensors_in
@@ -100,7 +101,10 @@ def _export_once(model: nn.Module, call: Call) -> ExportedProgram:
 
 def _explain(model: nn.Module, call: Call, error: Exception) -> str:
     method = f"{type(model).__name__}.{call.method}"
-    if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(isinstance(value, PackedSequence) for frame in frames for value in frame.f_locals.values()):
+        why = f"cannot follow packed sequences, whose lengths are values of a tensor, in {method}{_where(error)}"
+    elif "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
         why = f"cannot follow a branch on the values of a tensor in {method}{_where(error)}"
     else:
         why = f"cannot follow {method}{_where(error)}: {first_line(error)}"
@@ -111,11 +115,16 @@ def _try(model: nn.Module, call: Call) -> None:
     """Run the model once, so that what it says of a wrong example is said first."""
     try:
         with torch.no_grad(), swapped(model, clone_buffers(model)):
-            call(model)
+            found = tensors_in(call(model))
     except FireflyError:
         raise
     except Exception as own:
         raise FireflyError(f"the model does not run on the example: {first_line(own)}") from own
+    if not found:
+        raise FireflyError(
+            f"{type(model).__name__}.{call.method} returns no tensor on the example, so that no growth could be proven "
+            "on it: return one, or give firefly.Call of a method that does"
+        )
 
 
 @contextmanager

@@ -228,7 +228,10 @@ class Flow:
             names = inner.graph.find_nodes(op="placeholder")
             return self._run(inner, dict(zip(names, given)), rules)
         name = node.target._schema.name if hasattr(node.target, "_schema") else str(node.target)
-        return rules(name)(self, *args, **kwargs)
+        try:
+            return rules(name)(self, *args, **kwargs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # arguments the rule knows not
+            return rules("")(self, *args, **kwargs)
 
     def _registered(self, node: fx.Node) -> str | None:
         """The path of the registered layer in whose forward the node stands, if any."""

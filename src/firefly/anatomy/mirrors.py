@@ -2,16 +2,18 @@
 
 A forward that says `view(b, t, self.n_head, -1)` breaks when heads are added, unless `n_head` follows. Which attribute
 it was is not in the graph, but its value is: those of equal value are tried, the fewest first, and what worked for one
-module is tried first for every module of the same class.
+module is tried first for every module of the same class. Some attributes are not needed by the forward of the example,
+but perhaps by another one, and follow too if they can be nothing else (`find_companions`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 
 from firefly.anatomy import axes
 from firefly.anatomy.axes import Space
@@ -21,6 +23,7 @@ from firefly.surgery.swap import list_sizes
 from firefly.tensors import Run
 
 Mirrors = tuple[tuple[str, str, Runs], ...]  # module, attribute, the axis whose length it equals
+HEADS = re.compile(r"(?!.*(dim|per_|size|d_head))\w*heads?")  # num_heads, n_head; not head_dim, d_head
 MOST = 6  # attributes of one width, by class, that are tried in every combination
 
 
@@ -52,11 +55,21 @@ class Search:
         self.hopeless.add(frozenset(kinds))
         return None
 
+    def sift(self, options: Mirrors, works: Callable[[Mirrors], bool]) -> Mirrors:
+        """All of them if they work together, otherwise those of each class and name that do."""
+        if not options or works(options):
+            return options
+        kept: Mirrors = ()
+        for kind in dict.fromkeys(map(self._kind, options)):
+            some = kept + tuple(option for option in options if self._kind(option) == kind)
+            kept = some if works(some) else kept
+        return kept
+
     def _kind(self, option: tuple[str, str, Runs]) -> tuple[type[nn.Module], str]:
         return type(self.model.get_submodule(option[0])), option[1]
 
 
-def search(flow: Flow, anatomy: Anatomy) -> Search:
+def make_search(flow: Flow, anatomy: Anatomy) -> Search:
     """Everything that may have to be tried."""
     space = _names(flow, anatomy)
     options: dict[str, dict[tuple[str, str], Runs]] = {}
@@ -79,3 +92,39 @@ def _names(flow: Flow, anatomy: Anatomy) -> dict[Space, str]:
                 if run.width:
                     names[term.space] = run.width
     return names
+
+
+def find_companions(search: Search, anatomy: Anatomy, known: Mirrors) -> Mirrors:
+    """Attributes that equal a size which grows and can hardly be anything else.
+
+    A number of heads, by its name, in a module that cuts something into so many; and in a user's own layer a number
+    that equals the same dimension of its tensors in every layer of that class.
+    """
+    taken = {(path, attribute) for path, attribute, _ in known}
+    heads = [one for options in search.options.values() for one in options if HEADS.fullmatch(one[1])]
+    found = {one[:2]: one for one in (*heads, *_list_own(search.model, anatomy)) if one[:2] not in taken}
+    return tuple(found.values())
+
+
+def _list_own(model: nn.Module, anatomy: Anatomy) -> Iterator[tuple[str, str, Runs]]:
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    classes: dict[type[nn.Module], list[tuple[str, nn.Module]]] = {}
+    for path, module in model.named_modules():
+        if not type(module).__module__.startswith("torch.nn"):  # those are known to the rules
+            classes.setdefault(type(module), []).append((path, module))
+
+    def runs_of(tensor: Tensor, dim: int) -> Runs:
+        layout = anatomy.layouts.get(names[id(tensor)])
+        return layout.dims[dim] if layout else (Run(None, tensor.shape[dim]),)
+
+    for modules in classes.values():
+        own = [list(module.named_parameters(recurse=False)) for _, module in modules]
+        places = {(leaf, dim) for leaf, tensor in own[0] for dim in range(tensor.ndim)}
+        sizes = [{(leaf, d): n for leaf, t in tensors for d, n in enumerate(t.shape)} for tensors in own]
+        for attribute, _ in list_sizes(modules[0][1]):
+            values = [dict(list_sizes(module)).get(attribute) for _, module in modules]
+            fitting = [place for place in places if all(s.get(place) == v for s, v in zip(sizes, values))]
+            for (path, _), tensors in zip(modules, own):
+                runs = {runs_of(dict(tensors)[leaf], dim) for leaf, dim in fitting}
+                if len(runs) == 1 and any(run.width for run in next(iter(runs))):
+                    yield path, attribute, runs.pop()

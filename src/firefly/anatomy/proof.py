@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.anatomy import mirrors
 from firefly.anatomy.examples import Call, tensors_in
 from firefly.anatomy.graph import Flow
-from firefly.anatomy.mirrors import Mirrors
+from firefly.anatomy.mirrors import Mirrors, find_companions, make_search
 from firefly.anatomy.widths import Anatomy, pinned
 from firefly.errors import first_line
 from firefly.surgery.swap import swapped, switched
@@ -35,13 +34,13 @@ def prove(model: nn.Module, calls: tuple[Call, ...], flow: Flow, anatomy: Anatom
         return anatomy
     # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
     samples = [Sample(model, calls, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
-    search = mirrors.search(flow, anatomy)
+    search = make_search(flow, anatomy)
     proven: dict[str, Mirrors] = {}
     broken: dict[str, str] = {}
 
-    def attempt(more: dict[str, Mirrors]) -> str | None:
+    def attempt(more: dict[str, Mirrors], others: Mirrors = ()) -> str | None:
         widths = proven | more
-        grown = replace(anatomy, mirrors=_joined(anatomy, widths))
+        grown = replace(anatomy, mirrors=_joined(anatomy, widths) + others)
         return next((problem for one in samples if (problem := one.attempt(grown, list(widths)))), None)
 
     def add(group: list[str]) -> None:
@@ -60,7 +59,10 @@ def prove(model: nn.Module, calls: tuple[Call, ...], flow: Flow, anatomy: Anatom
                 proven[group[0]] = found
 
     add(names)
-    return pinned(replace(anatomy, mirrors=_joined(anatomy, proven)), broken)
+    known = _joined(anatomy, proven)
+    companions = find_companions(search, pinned(anatomy, broken), known)
+    more = search.sift(companions, lambda some: attempt({}, some) is None)
+    return pinned(replace(anatomy, mirrors=known + more), broken)
 
 
 def _joined(anatomy: Anatomy, found: dict[str, Mirrors]) -> Mirrors:

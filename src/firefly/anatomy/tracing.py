@@ -75,6 +75,9 @@ def check_model(model: Any) -> None:
             f"the model is wrapped in {type(model).__name__}, which keeps the tensors it was made with: "
             f"pass the module inside it (model.{wrapped}) and wrap that again after growth"
         )
+    empty = next((name for name, tensor in model.named_parameters() if tensor.is_meta), None)
+    if empty is not None:
+        raise FireflyError(f"{empty} is on the meta device, without values: load or initialise the model first")
 
 
 def _read(model: nn.Module, programs: list[Any], batch: int, choices: dict[Choice, int]) -> tuple[Flow, Anatomy]:

@@ -93,7 +93,8 @@ def repeat_interleave(flow: Flow, x: Value, repeats: Any, dim: int | None = None
 
 @rule("cat", "concat", "concatenate")
 def cat(flow: Flow, values: Sequence[Value], dim: int = 0) -> Value:
-    values = [v for v in values if len(v.dims) > 1 or len(values[0].dims) == 1]
+    rank = max(len(v.dims) for v in values)
+    values = [v for v in values if len(v.dims) == rank]  # torch skips an empty list of numbers among them
     dim %= len(values[0].dims)
     dims = list(values[0].dims)
     for value in values[1:]:
