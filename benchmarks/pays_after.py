@@ -63,13 +63,14 @@ def forget(birth: Birth, _: float) -> None:
 
 
 @torch.no_grad()
-def shrink_moments(birth: Birth, factor: float) -> None:
-    """Second moments of newborn entries are this share of what they would be."""
+def set_moments(birth: Birth, share: float) -> None:
+    """Second moments of newborn entries begin as this share of the mean of the old ones."""
     parameters = dict(birth.model.named_parameters())
     for name, tensor, widths, _ in birth.tensors():
         state = birth.optimizer.state.get(parameters.get(name), {})
         if "exp_avg_sq" in state:
-            state["exp_avg_sq"][birth.born(tensor, widths)] *= factor
+            born = birth.born(tensor, widths)
+            state["exp_avg_sq"][born] = share * state["exp_avg_sq"][~born].mean()
 
 
 @torch.no_grad()
@@ -219,7 +220,7 @@ def along(vector: Tensor, dim: int, ndim: int) -> Tensor:
 
 AFTER = {
     "forget": forget,
-    "moments": shrink_moments,
+    "moments": set_moments,
     "pairs": pair_up,
     "unequal": unequal,
     "rescale": rescale,

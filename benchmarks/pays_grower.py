@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from torch import nn
 
 import firefly
 from firefly.baselines import gradmax, net2net, uniform
-from firefly.descent import Method
-from firefly.stages.budget import Budget, Chosen, Limit, select
+from firefly.method import Method
+from firefly.stages.budget import Budget, Limit
+from firefly.stages.selection import Ballot, Chosen, select
 from firefly.tensors import Run
 
 # method: the kinds of neurons it takes
@@ -55,7 +57,7 @@ class Grower(firefly.Firefly):
         self.recipe, self.epochs, self.steps = recipe, epochs, steps
         self.milestones = [max(k + 1, round(share * epochs)) for k, share in enumerate(recipe.grow_at)]
         method = METHODS[recipe.method]()
-        self.inner = select if method.select is select else method.select
+        self.inner = partial(select, everyone=True) if method.select is select else method.select
         options = {"steps": recipe.steps, "evaluate_on": recipe.batches}
         super().__init__(
             model,
@@ -75,9 +77,9 @@ class Grower(firefly.Firefly):
         first = self.sizes[0] if self.sizes else self.anatomy.sizes()
         return {name: round(size / START) for name, size in first.items()}
 
-    def choose(self, anatomy: Any, gains: Any, keys: Any, budget: Any, newest: Any, candidates: Any) -> Chosen:
+    def choose(self, ballot: Ballot) -> Chosen:
         """The best in every width, also those that promise nothing: the widths are known."""
-        self.chosen = self.inner(anatomy, gains, keys, budget, newest, candidates, eligible="all")
+        self.chosen = self.inner(ballot)
         return self.chosen
 
     def grow(self, loss: Any, batches: Any, optimizer: Any = None, also: Iterable[nn.Module] = ()) -> firefly.Growth:
@@ -89,8 +91,10 @@ class Grower(firefly.Firefly):
         after = self.anatomy.sizes()
         wanted = {name: before[name] + count for name, count in missing.items()}
         assert {**before, **wanted} == after, (growth.notes, wanted, after)
-        new = {name: len(numbers) for name, numbers in self.chosen.new.items()}
-        birth = Birth(self.model, optimizer, self.anatomy, before, self.chosen.split, new, self.seed)
+        slots = self.chosen.slots
+        parents = {name: numbers[numbers < before[name]] for name, numbers in slots.items()}
+        new = {name: int((numbers >= before[name]).sum()) for name, numbers in slots.items()}
+        birth = Birth(self.model, optimizer, self.anatomy, before, parents, new, self.seed)
         self.finish(birth, loss, batches)
         if torch.cuda.is_available():
             torch.cuda.synchronize()

@@ -90,8 +90,10 @@ def test_state_follows_its_neuron(name: str) -> None:
             assert torch.equal(value[16 : 16 + len(split)], factor * before[split]), (parameter, key)
             if key in FIRST:
                 assert not value[16 + len(split) :].any(), (parameter, key)
-            else:  # zero would make the first steps of a new neuron far too long
-                assert key in SECOND and (value[16 + len(split) :] > 0).all(), (parameter, key)
+            else:  # zero would make the first steps of a new neuron far too long, its elders' size too short
+                share = 0.01 if key in ("exp_avg_sq", "max_exp_avg_sq") else 1.0
+                newborn = torch.full_like(value[16 + len(split) :], share * before.mean().item())
+                assert key in SECOND and torch.allclose(value[16 + len(split) :], newborn, atol=0), (parameter, key)
 
 
 STANDING: dict[str, Make] = {  # a learning rate of zero, so that the state alone moves

@@ -14,6 +14,10 @@ from firefly.tensors import Plan, carry, per_entry
 # How an optimiser's per-parameter state follows its neuron: like the gradient, like its square, or as it stands.
 GRADIENTS = {"momentum_buffer", "exp_avg", "grad_avg", "prev", "mu"}
 SQUARES = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "nu"}
+NEWBORN = {
+    "exp_avg_sq": 0.01,
+    "max_exp_avg_sq": 0.01,
+}  # Adam's second moment of a new neuron, as a share of the others'
 
 Plans = dict[str, Plan]
 
@@ -91,5 +95,5 @@ def _grow_state(plan: Plan, key: str, value: Any, old: Tensor, state: Mapping[st
     for dim, touched in enumerate(plan.touched):
         if touched:
             born |= per_entry(plan, dim, lambda roster, _: roster.born.float(), 0.0, out) > 0
-    # a second moment of zero would make the first steps of a new neuron far too long
-    return torch.where(born, value.float().mean().to(out.dtype), out)
+    # zero would make the first steps of a new neuron far too long, its elders' size for long too short
+    return torch.where(born, (NEWBORN.get(key, 1.0) * value.float().mean()).to(out.dtype), out)
