@@ -28,7 +28,7 @@ from firefly.progress import Line
 from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
-from firefly.stages.commit import commit, evaluate, list_models, plan_commit
+from firefly.stages.commit import commit, evaluate, list_models, note_gradients, plan_commit
 from firefly.stages.losses import Loss, check_loss, measure_loss
 from firefly.stages.optimizer import check_optimizer
 from firefly.stages.scores import scaled
@@ -129,7 +129,7 @@ def grow(
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
         change = measure_change(model, example, tensors, anatomy.mirrored(sizes))
         losses = (before, overgrown, after)
-        growth = describe(over, gains, chosen, sizes, losses, change, (factor, shorter))
+        growth = describe(over, gains, chosen, sizes, losses, change, (factor, shorter), note_gradients(model, plans))
         # commit
         if not preview:
             grown = {other: evaluate(over, plans, scaled(epsilon, shorter), other) for other in others}

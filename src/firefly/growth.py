@@ -103,6 +103,7 @@ def describe(
     losses: tuple[float, float, float],
     change: float,
     factors: tuple[float, float],
+    remarks: tuple[str, ...] = (),
 ) -> Growth:
     """The growth by these candidates; losses: before, over-grown, after; factors: what shortened the step."""
     anatomy = over.anatomy
@@ -131,7 +132,7 @@ def describe(
         total_gain=sum(gain.sum().item() for gain in gains.values()),
         spent=dict(chosen.spent),
         shortened=factors[0] * factors[1],
-        notes=tuple(notes),
+        notes=(*notes, *remarks),
     )
 
 

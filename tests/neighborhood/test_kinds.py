@@ -89,7 +89,9 @@ def test_a_growth_tells_kinds_by_name_and_counts_their_neurons() -> None:
     entry = ZOO["mlp"]
     model, optimizer = make_trained(entry)
     before = {name: model.get_parameter(f"{name}.weight").shape[0] for name in ("0", "2")}
-    growth = grow(model, entry, neighborhood=[Fourfold(), firefly.New(4)], budget=firefly.Neurons(7), optimizer=optimizer)
+    growth = grow(
+        model, entry, neighborhood=[Fourfold(), firefly.New(4)], budget=firefly.Neurons(7), optimizer=optimizer
+    )
     assert growth.neurons <= 7 and set(growth.kinds) <= {"fourfold", "new"}
     for name, added in growth.added.items():
         assert growth.widths[name][1] - before[name] == 3 * added["fourfold"] + added["new"]

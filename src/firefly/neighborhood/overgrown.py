@@ -105,6 +105,10 @@ class OverGrown:
     def turn(self, directions: Directions) -> None:
         """Take what step one has found."""
         self.delta, self.epsilon = dict(directions.delta), dict(directions.epsilon)
+        self.check_delta()
+
+    def check_delta(self) -> None:
+        """Refuse directions that are not numbers."""
         bad = [name for name, delta in self.delta.items() if not bool(delta.isfinite().all())]
         if bad:
             raise FireflyError(

@@ -107,6 +107,17 @@ def commit(
             raise
 
 
+def note_gradients(model: nn.Module, plans: Plans) -> tuple[str, ...]:
+    """What to say of gradients that wait for a step: those of tensors that grow have no place to go."""
+    waiting = [name for name in plans if (gradient := find_tensor(model, name).grad) is not None and gradient.any()]
+    if not waiting:
+        return ()
+    return (
+        f"gradients of {len(waiting)} tensors that grew are dropped ({waiting[0]} …): grow after optimizer.step() and "
+        "optimizer.zero_grad(), before the next backward",
+    )
+
+
 def _put(where: Any, key: Any, value: Any) -> None:
     if isinstance(where, nn.Module):
         set_size(where, key, value)

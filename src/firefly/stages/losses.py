@@ -42,7 +42,10 @@ def measure_loss(
     torch.manual_seed(seed)
     copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
-        return mean_loss(loss, model, held)
+        value = mean_loss(loss, model, held)
+    if tensors is None and not math.isfinite(value):
+        raise FireflyError(f"the loss on the {len(held)} batches of the scores is {value}: growth needs a finite one")
+    return value
 
 
 def check_loss(loss: Loss, model: nn.Module, held: list[Any]) -> None:

@@ -18,6 +18,8 @@ from firefly.stages.batches import endless
 from firefly.stages.capturing import Capture, lent_capture
 from firefly.stages.losses import Loss, mean_loss, scalar_loss
 
+CHECKS = (10, 30, 100)  # steps after which the loss is compared with that of the start
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -70,7 +72,7 @@ def descend(
         since += 1
         if since % 5 == 0 or step + 1 == steps.count:
             over.balls.project(over.delta)
-        if since in (10, 30, 100) and _has_risen(over, loss, first):
+        if since in CHECKS and _has_risen(over, loss, first):
             lr, since = lr / 3, 0
             _forget(optimizer)
             over.restart()
@@ -110,6 +112,7 @@ def _forget(optimizer: torch.optim.Optimizer) -> None:
 @torch.no_grad()
 def _has_risen(over: OverGrown, loss: Loss, first: list[tuple[Any, float]]) -> bool:
     """Whether the loss is above what it was at the start, on the batches that came first."""
+    over.check_delta()
     if not first:
         return False
     with over.attached():
