@@ -53,9 +53,7 @@ def make_ballot(over: OverGrown, gains: Gains, budget: Budget, rank: str) -> Bal
     standing = {name: (epsilon > 0).cpu() for name, epsilon in over.epsilon.items()}
     gains = {name: gain.cpu() for name, gain in gains.items()}
     if not all(bool(gain.isfinite().all()) for gain in gains.values()):
-        raise FireflyError("the scores are not numbers: check the loss and the batches, also its gradient")
-            "the scores are not numbers: the loss of a batch, or its gradient, is not; check the batches"
-        )
+        raise FireflyError("the scores are not numbers: check the loss and the batches, and their gradients")
     if rank == "decrease":
         return Ballot(over.anatomy, budget, gains, gains, standing, adds)
     slopes = {name: (gain / over.epsilon[name].cpu().clamp(min=1e-30)).abs() for name, gain in gains.items()}
