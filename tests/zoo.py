@@ -955,7 +955,7 @@ class ConvNeXtBlock(nn.Module):
     "convnext",
     IMAGES,
     grows={"blocks.0.pwconv1": 16, "blocks.1.pwconv1": 16},
-    pinned={"stem": "layer_norm", "head": "output"},
+    pinned={"stem": "layer norm", "head": "output"},
 )
 class ConvNeXt(nn.Module):
     def __init__(self) -> None:
@@ -1021,7 +1021,7 @@ class ViT(nn.Module):
     "vit",
     IMAGES,
     grows={"blocks.0.attn.qkv": 4, "blocks.0.mlp.0": 24, "blocks.1.attn.qkv": 2, "blocks.1.mlp.0": 24},
-    pinned={"patch": "layer_norm", "head": "output"},
+    pinned={"patch": "layer norm", "head": "output"},
 )
 def vit() -> nn.Module:
     return ViT(16, ViTBlock(FusedAttention(16, 4), 16, 24), ViTBlock(FusedAttention(16, 2), 16, 24))
@@ -1032,7 +1032,7 @@ class TorchAttention(nn.MultiheadAttention):
         return super().forward(x, x, x, need_weights=False)[0]
 
 
-@specimen("vit_own_multihead", IMAGES, grows={"blocks.0.mlp.0": 24}, pinned={"patch": "layer_norm", "head": "output"})
+@specimen("vit_own_multihead", IMAGES, grows={"blocks.0.mlp.0": 24}, pinned={"patch": "layer norm", "head": "output"})
 def vit_own_multihead() -> nn.Module:
     """A subclass may do anything in its forward, so that its heads stay."""
     return ViT(16, ViTBlock(TorchAttention(16, 4, batch_first=True), 16, 24))
@@ -1059,7 +1059,7 @@ class MultiheadBlock(nn.Module):
     "vit_multihead",
     IMAGES,
     grows={"blocks.0.itself": 4, "blocks.0.few": 6, "blocks.0.other": 2},
-    pinned={"patch": "layer_norm", "head": "output"},
+    pinned={"patch": "layer norm", "head": "output"},
 )
 def vit_multihead() -> nn.Module:
     return ViT(16, MultiheadBlock())
@@ -1069,7 +1069,7 @@ def vit_multihead() -> nn.Module:
     "vit_encoder_layer",
     IMAGES,
     grows={"blocks.0.self_attn": 2, "blocks.0.linear1": 20, "blocks.1.self_attn": 4, "blocks.1.linear1": 24},
-    pinned={"patch": "layer_norm", "head": "output"},
+    pinned={"patch": "layer norm", "head": "output"},
 )
 def vit_encoder_layer() -> nn.Module:
     post = nn.TransformerEncoderLayer(16, 4, 24, dropout=0.0, batch_first=True)
@@ -1114,7 +1114,7 @@ class GPTBlock(nn.Module):
     "gpt",
     TEXT,
     grows={"blocks.0.attn.q": 4, "blocks.0.fc": 32, "blocks.1.attn.q": 4, "blocks.1.fc": 32},
-    pinned={"wte": "layer_norm"},
+    pinned={"wte": "layer norm"},
 )
 class GPT(nn.Module):
     def __init__(self) -> None:
@@ -1214,7 +1214,7 @@ class Llama(nn.Module):
     "llama",
     TEXT,
     grows={"blocks.0.gate": 24},
-    pinned={"embed": "mean", "head": "output"},
+    pinned={"embed": "RMS norm", "head": "output"},
     either={"blocks.0.attn.q": 2},
 )
 def llama() -> nn.Module:
@@ -1225,7 +1225,7 @@ def llama() -> nn.Module:
     "llama_expand",
     TEXT,
     grows={"blocks.0.gate": 24},
-    pinned={"embed": "mean", "head": "output"},
+    pinned={"embed": "RMS norm", "head": "output"},
     either={"blocks.0.attn.q": 2},
 )
 def llama_expand() -> nn.Module:
@@ -1321,7 +1321,7 @@ class FixedAttention(FusedAttention):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, N, C))
 
 
-@specimen("fixed_heads", IMAGES, grows={"blocks.0.mlp.0": 24}, pinned={"patch": "layer_norm", "head": "output"})
+@specimen("fixed_heads", IMAGES, grows={"blocks.0.mlp.0": 24}, pinned={"patch": "layer norm", "head": "output"})
 def fixed_heads() -> nn.Module:
     return ViT(16, ViTBlock(FixedAttention(16, 4), 16, 24))
 

@@ -21,6 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from firefly.anatomy import axes
 from firefly.anatomy.axes import Axis
 from firefly.anatomy.exporting import inside
+from firefly.anatomy.reasons import tell
 from firefly.anatomy.register import LAYERS
 from firefly.errors import FireflyError
 from firefly.surgery.swap import find_tensor
@@ -143,7 +144,8 @@ class Flow:
         self.costs.append(dims)
 
     def reason(self, what: str) -> str:
-        return f"{self.operator()} {what}{self.where()}"
+        path = self.path()
+        return tell(self.operator(), path, type(self.model.get_submodule(path)).__name__, what) + self.where()
 
     def operator(self) -> str:
         target = self.node.target if self.node is not None else ""

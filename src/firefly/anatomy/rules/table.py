@@ -50,7 +50,7 @@ def values_in(*args: Any) -> list[Value]:
 
 
 def fixed(flow: Flow, shape: Sequence[int]) -> list[Axis]:
-    return [axes.fixed(n, f"it is a fixed dimension{flow.where()}") for n in shape]
+    return [axes.fixed(n, f"it must match something of fixed size{flow.where()}") for n in shape]
 
 
 def fixed_outputs(flow: Flow) -> Any:
