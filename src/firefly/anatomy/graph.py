@@ -1,6 +1,6 @@
 """Follow the channel dimensions of a model through its exported graph (the design's "finding the widths").
 
-`Flow` walks the operators of one exported forward and asks the rule of each (`rules.py`) how the axes of its inputs
+`Flow` walks the operators of one exported forward and asks the rule of each (`rules/`) how the axes of its inputs
 relate to those of its outputs. It only reads the graph; the model itself always runs as its author wrote it.
 """
 

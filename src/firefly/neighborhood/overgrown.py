@@ -24,7 +24,7 @@ from firefly.neighborhood.kinds import Kind
 from firefly.neighborhood.slots import list_slots
 from firefly.neighborhood.starts import draw_delta, measure_scales
 from firefly.surgery.norms import STATISTICS, average_statistics
-from firefly.surgery.swap import find_tensor, swapped, switched
+from firefly.surgery.swap import clone_buffers, find_tensor, swapped, switched
 from firefly.tensors import Plan, along_runs, carry, coefficient, folded, gather, make_plan, move
 
 Epsilon = dict[str, Tensor]  # one number a slot, per width
@@ -84,7 +84,7 @@ class OverGrown:
         self.sizes = self.anatomy.mirrored({name: len(roster) for name, roster in self.rosters.items()})
         self.folds = {n: find_folds(self.layouts[n], self.slots, self.device) for n in self.delta} if self.fold else {}
         self._factors: tuple[Epsilon | None, dict[str, Tensor | None]] = (None, {})
-        self.scratch = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()}
+        self.scratch = clone_buffers(self.model)
         self._fill_scratch()
 
     def _start(self, name: str, generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
-from firefly.surgery.swap import swapped
+from firefly.surgery.swap import clone_buffers, swapped
 
 Loss = Callable[[nn.Module, Any], Tensor]
 
@@ -40,7 +40,7 @@ def measure_loss(
 ) -> float:
     """The mean loss of the model, or of it with grown tensors; buffers are written to copies."""
     torch.manual_seed(seed)
-    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    copies = clone_buffers(model)
     with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
         value = mean_loss(loss, model, held)
     if tensors is None and not math.isfinite(value):
@@ -50,7 +50,7 @@ def measure_loss(
 
 def check_loss(loss: Loss, model: nn.Module, held: list[Any]) -> None:
     """Refuse a loss that no growth can lower: not finite, or without a gradient."""
-    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    copies = clone_buffers(model)
     with swapped(model, copies):
         value = scalar_loss(loss, model, held[0])
     if not math.isfinite(value.item()):

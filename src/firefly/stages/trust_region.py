@@ -16,7 +16,7 @@ from firefly.stages.commit import Plans, evaluate
 from firefly.stages.losses import Loss, mean_loss, measure_loss
 from firefly.stages.scores import scaled
 from firefly.surgery.norms import adopt_statistics, average_statistics
-from firefly.surgery.swap import swapped, switched
+from firefly.surgery.swap import clone_buffers, swapped, switched
 
 HALVINGS = 12
 
@@ -59,7 +59,7 @@ def settle(
     if not math.isfinite(after):
         raise FireflyError(f"the loss of the grown network is {after}: check the batches, or lower the epsilon")
     if over.model.training:  # in eval mode the statistics are part of the function that was optimised
-        own = {name: buffer.detach().clone() for name, buffer in over.model.named_buffers()}
+        own = clone_buffers(over.model)
         grown = {name: tensor.clone() for name, tensor in tensors.items()}
         with swapped(over.model, own):
             average_statistics(over.model, loss, held)
@@ -83,7 +83,7 @@ def _check_finite(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> 
 @torch.no_grad()
 def measure_change(model: nn.Module, example: Any, tensors: Mapping[str, Tensor], sizes: Any) -> float:
     """The largest |f_{t+1}(x) - f_t(x)| on the example, in eval mode."""
-    copies = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    copies = clone_buffers(model)
     with switched(model.modules(), False):
         with swapped(model, copies):
             before = run_examples(model, example)
