@@ -5,8 +5,8 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from firefly.checkpoint.forms import CONTENT, HEAD, OPTIMIZER, check_form
 from firefly.checkpoint.packing import Json, Tensors, copy_out, revive
 from firefly.errors import FireflyError, first_line
-from firefly.surgery.guard import unbroken
+from firefly.surgery.guard import interruptible, unbroken
 
 SCHEMA = 1
 
@@ -33,15 +33,13 @@ def publish(folder: Path, content: Json, tensors: Tensors) -> None:
     content |= {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "strides": strides}
     content |= {"checksum": hash_json(content)}
     make_folder(folder)
-    with hold(folder, alone=True):
-        try:
+    with interruptible(), Lock(folder, alone=True):
+        with ExitStack() as undo:
+            for one in (file, temporary):
+                undo.callback(one.unlink, missing_ok=True)
             write(file, data)
             write(temporary, json.dumps(content, indent=1).encode())
-        except BaseException:
-            with unbroken():
-                file.unlink(missing_ok=True)
-                temporary.unlink(missing_ok=True)
-            raise
+            undo.pop_all()
         with unbroken():
             os.replace(temporary, folder / "checkpoint.json")
             for pattern in ("tensors-*.safetensors", "checkpoint-*.tmp"):
@@ -65,23 +63,32 @@ def write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-@contextmanager
-def hold(folder: Path, alone: bool) -> Iterator[None]:
-    """Let no other process save here meanwhile nor, if `alone`, load; one that is killed lets go."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
+class Lock:
+    """Inside the block no other process saves here nor, if `alone`, loads; one that is killed lets go."""
 
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot lock
-            fcntl.flock(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
-    finally:
-        with suppress(OSError):  # closing alone would not let go if a worker was forked meanwhile
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+    descriptor: int | None = None
+
+    def __init__(self, folder: Path, alone: bool) -> None:
+        if sys.platform != "win32":
+            import fcntl
+
+            self.descriptor = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # some network file systems cannot lock
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+
+    def __enter__(self) -> None:
+        """It is held from the start, since one may have to wait for it and an interrupt must come then."""
+
+    def __exit__(self, *error: object) -> None:
+        descriptor, self.descriptor = self.descriptor, None
+        if descriptor is not None and sys.platform != "win32":
+            import fcntl
+
+            with suppress(OSError):  # closing alone would not let go if a worker was forked meanwhile
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    __del__ = __exit__
 
 
 def read(folder: Path) -> tuple[Json, Tensors]:
@@ -90,7 +97,7 @@ def read(folder: Path) -> tuple[Json, Tensors]:
     if not path.is_file():
         missing = "checkpoint.json in the folder" if folder.is_dir() else "folder"
         raise FireflyError(f"no {missing} {folder}: give a folder that firefly.save wrote")
-    with hold(folder, alone=False):
+    with interruptible(), Lock(folder, alone=False):
         text = path.read_bytes()
         head = check_json(path, text)
         file = folder / head["file"]

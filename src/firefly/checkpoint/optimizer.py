@@ -110,14 +110,20 @@ def check_state(weights: Tensors, saved: Json, entries: set[str]) -> None:
     for index, state in saved["state"].items():
         if not 0 <= index < len(names):
             raise FireflyError(f"the saved optimizer has state of parameter {index} of {len(names)}: load another one")
-        shape = weights[names[index]].shape if names[index] in weights else None
-        for key in entries & state.keys():
-            value = state[key]
-            if value is not None and shape is not None and getattr(value, "shape", None) != shape:
+        for key in entries & state.keys() if names[index] in weights else ():
+            weight = weights[names[index]]
+            if state[key] is not None and not is_alongside(state[key], weight):
                 raise FireflyError(
-                    f"the saved optimizer's {key} of {names[index]} is no tensor of shape {tuple(shape)}: "
+                    f"the saved optimizer's {key} of {names[index]} is no such tensor of shape {tuple(weight.shape)}: "
                     "load another checkpoint"
                 )
+
+
+def is_alongside(value: Any, weight: Tensor) -> bool:
+    """Whether it has an entry for each one of the weight, in any precision."""
+    if not isinstance(value, Tensor) or value.shape != weight.shape:
+        return False
+    return (value.is_floating_point(), value.is_complex()) == (weight.is_floating_point(), weight.is_complex())
 
 
 def restore_optimizer(optimizer: Optimizer, renewed: dict[int, Tensor], saved: Json) -> None:
