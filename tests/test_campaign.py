@@ -1,4 +1,4 @@
-"""The short campaign: a few dozen interrupts, kills and altered checkpoints; `benchmarks/campaign.py` is the long one."""
+"""The short campaign, a few dozen interrupts, kills and altered files; `benchmarks/campaign.py` is the long one."""
 
 import os
 import subprocess

@@ -25,6 +25,7 @@ from laws import (
     assert_epsilon_zero_preserves,
     assert_grown_is_overgrown,
     assert_optimizer_fits,
+    assert_untouched,
     equal_trees,
     grow,
     grow_blindly,
@@ -32,6 +33,7 @@ from laws import (
     loss_on,
     make_ballot,
     run,
+    snapshot,
     train,
 )
 from zoo import ZOO, Entry
@@ -522,3 +524,23 @@ def test_the_page_runs(capsys: pytest.CaptureFixture) -> None:
         exec(compile(block, "deeper.md", "exec"), scope)
     assert len(scope["names"]) == 6 and 1 <= len(scope["growth"].woken) <= 2
     assert "['0.0.deeper.0', '0.1.deeper.0']" in capsys.readouterr().out
+
+
+# ---- what fails leaves nothing behind --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": "oops"}, "optimizer.*str"),
+        ({"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)}, "none of this model's"),
+        ({"activation": nn.Linear}, "activation.*Linear"),
+    ],
+)
+def test_wrong_options_leave_no_layers_in_the_model(options: Any, words: str) -> None:
+    model, example = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), torch.randn(2, 4)
+    before = snapshot(model)
+    with pytest.raises(firefly.FireflyError, match=words):
+        firefly.deepen(model, example, **options)
+    assert_untouched(before, snapshot(model))
+    assert not any(module._forward_hooks for module in model.modules())

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from firefly.anatomy.examples import as_calls, tensors_in
+from firefly.anatomy.calls import Call, watch
 from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy
-from firefly.errors import FireflyError, first_line
+from firefly.errors import FireflyError
 from firefly.stages.optimizer import check_optimizer
 from firefly.surgery.guard import interruptible, unbroken
-from firefly.surgery.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_free, put, take_out
-from firefly.surgery.swap import clone_buffers, swapped, switched
+from firefly.surgery.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_activation, put, take_out
 
 Sites = str | type[nn.Module] | Iterable[str | type[nn.Module]] | None
 
@@ -62,7 +59,7 @@ def deepen(
     _check_options(count, kernel, activation)
     if optimizer is not None:
         check_optimizer(optimizer, model)
-    calls = _watch(model, example)
+    calls = watch(model, example)
     names, must = _find_sites(model, calls, sites)
     norm = any(isinstance(module, BATCH_NORMS) for module in model.modules()) if norm is None else norm
     done: list[str] = []
@@ -90,116 +87,14 @@ def _check_options(count: Any, kernel: Any, activation: Any) -> None:
         raise FireflyError(f"deepen(count={count!r}): needs a whole number of layers, at least 1")
     if type(kernel) is not int or kernel < 1 or not kernel % 2:
         raise FireflyError(f"deepen(kernel={kernel!r}): must be an odd whole number, so that the size stays the same")
-    if not (isinstance(activation, type) and issubclass(activation, nn.Module)):
-        raise FireflyError(f"deepen(activation={activation!r}): give a module class, such as torch.nn.ReLU")
+    if not is_activation(activation):
+        raise FireflyError(
+            f"deepen(activation={activation!r}): give a module class without arguments, such as torch.nn.ReLU"
+        )
 
 
 def _site(path: str) -> str:
     return path.rpartition(f".{NAME}.")[0]
-
-
-# ---- watching one forward --------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Call:
-    """What a module was given and returned, when, and how often it was called."""
-
-    name: str
-    module: nn.Module
-    order: int
-    given: Any
-    output: Any
-    node: Any  # of autograd, for its output
-    source: Call | None  # the call that returned what it was given
-    ends: list[Any]  # the nodes of the model's outputs
-    times: int = 1
-
-    @cached_property
-    def divides(self) -> bool:
-        """Whether the rest of the model sees nothing else of what came before."""
-        return self.node is not None and _divides(self.node, self.ends)
-
-    @property
-    def misfit(self) -> str | None:
-        """Why no layer can stand behind this module."""
-        if self.times > 1:
-            return f"it is called {self.times} times in one forward"
-        out = self.output
-        if not isinstance(out, Tensor) or not out.is_floating_point() or not 2 <= out.ndim <= 5:
-            return "its output is not one tensor of floating-point numbers with channels"
-        if not is_free(self.module):
-            return f"it has an attribute {NAME!r} of its own"
-        if isinstance(self.module, nn.Sequential):
-            return "it is a Sequential with a forward of its own"
-        return None
-
-
-def _watch(model: nn.Module, example: Any) -> dict[str, Call]:
-    """Every module's call in one forward on the example, or on the first of several that reaches it."""
-    found: dict[str, Call] = {}
-    for one in as_calls(example):
-        for name, call in _watch_one(model, one).items():
-            known = found.setdefault(name, call)
-            known.times = max(known.times, call.times)
-    return found
-
-
-def _watch_one(model: nn.Module, example: Any) -> dict[str, Call]:
-    """In the order in which they ended."""
-    calls: dict[str, Call] = {}
-    makers: dict[int, Call] = {}
-    ends: list[Any] = []
-
-    def record(name: str) -> Any:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
-            if name in calls:
-                calls[name].times += 1
-            else:
-                first = next((x for x in given if isinstance(x, Tensor)), None)
-                node, source = getattr(output, "grad_fn", None), makers.get(id(first))
-                calls[name] = Call(name, module, len(calls), first, output, node, source, ends)
-                makers.setdefault(id(output), calls[name])
-
-        return hook
-
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    try:
-        with (
-            interruptible(),
-            torch.random.fork_rng(devices=devices),
-            torch.enable_grad(),
-            switched(model.modules(), False),
-            swapped(model, clone_buffers(model)),
-            ExitStack() as hooks,
-        ):
-            with unbroken():
-                for name, module in model.named_modules():
-                    hooks.callback(module.register_forward_hook(record(name)).remove)
-            outputs = tensors_in(example(model))
-    except Exception as error:
-        raise FireflyError(f"the model does not run on the example: {first_line(error)}") from error
-    ends += [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
-    return calls
-
-
-def _divides(node: Any, ends: list[Any]) -> bool:
-    """Whether every path from the model's outputs back to what lies before the node leads through it."""
-    around = _reach(ends, without=node)
-    before = _reach([parent for parent, _ in node.next_functions])
-    shared = (one for one in around & before if type(one).__name__ != "AccumulateGrad")  # tied weights may be shared
-    return node not in around and not any(shared)
-
-
-def _reach(ends: Iterable[Any], without: Any = None) -> set[Any]:
-    found: set[Any] = set()
-    stack = [node for node in ends if node is not None and node is not without]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += [parent for parent, _ in node.next_functions if parent is not None and parent is not without]
-    return found
 
 
 # ---- choosing the places ---------------------------------------------------------------------------------------------
@@ -312,7 +207,7 @@ def _space(call: Call) -> int:
 
 def _keep_fitting(model: nn.Module, example: Any, paths: list[str], must: set[str]) -> list[str]:
     """The layers that can grow where they are; an error for one that the user asked for by name."""
-    calls = _watch(model, example)
+    calls = watch(model, example)
     anatomy = trace(model, example)
     ours = {f"{path}.{name}" for path, layer in find_layers(model).items() for name, _ in layer.named_parameters()}
     fitting = []

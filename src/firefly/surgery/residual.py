@@ -190,7 +190,11 @@ def rebuild(model: nn.Module, described: Iterable[Mapping[str, Any]]) -> list[st
         for one in described:
             site = one["path"].rpartition(f".{NAME}.")[0]
             if one["path"] not in there and site in modules:
+                if not is_free(modules[site]):
+                    raise FireflyError(f"{site} has an attribute {NAME!r} of its own, where {one['path']} should stand")
                 done.append(put(model, site, _revive(modules[site], model, one)))
+                if done[-1] != one["path"]:
+                    raise FireflyError(f"the checkpoint holds the layer {one['path']} but none before it there")
     except BaseException:
         take_out(model, done)
         raise
@@ -198,12 +202,26 @@ def rebuild(model: nn.Module, described: Iterable[Mapping[str, Any]]) -> list[st
 
 
 def _revive(site: nn.Module, model: nn.Module, one: Mapping[str, Any]) -> Residual:
-    activation = getattr(nn, one["activation"], None)
-    if activation is None:
+    activation: Any = getattr(nn, one["activation"], None)
+    dtype: Any = getattr(torch, one["dtype"], None)
+    if not is_activation(activation):
         raise FireflyError(
             f"the layer {one['path']} has the activation {one['activation']!r}, which torch.nn does not have: "
             "call firefly.deepen with it before firefly.load"
         )
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise FireflyError(f"the layer {one['path']} has the dtype {one['dtype']!r}: load another checkpoint")
     like = next(chain(site.parameters(), model.parameters()))
     how = {key: one[key] for key in ("channels", "space", "kernel", "norm")}
-    return Residual(**how, activation=activation, device=like.device, dtype=getattr(torch, one["dtype"]))
+    return Residual(**how, activation=activation, device=like.device, dtype=dtype)
+
+
+def is_activation(kind: Any) -> bool:
+    """Whether this is a module class that needs no arguments."""
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        return False
+    try:
+        kind()
+    except Exception:
+        return False
+    return True
