@@ -20,7 +20,7 @@ from torch import nn
 from firefly.anatomy.examples import bring
 from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy, Widths, pick_widths
-from firefly.growth import Clock, Growth, describe
+from firefly.growth import Clock, Growth, make_growth
 from firefly.method import Method, check_options, find_method
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
 from firefly.neighborhood.overgrown import overgrow
@@ -28,7 +28,7 @@ from firefly.progress import Line
 from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
-from firefly.stages.commit import commit, evaluate, list_models, note_gradients, plan_commit
+from firefly.stages.commit import commit, list_models, make_grown, note_gradients, plan_commit
 from firefly.stages.losses import Loss, check_loss, measure_loss
 from firefly.stages.optimizer import check_optimizer
 from firefly.stages.scores import scaled
@@ -129,10 +129,12 @@ def grow(
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
         change = measure_change(model, example, tensors, anatomy.mirrored(sizes))
         losses = (before, overgrown, after)
-        growth = describe(over, gains, chosen, sizes, losses, change, (factor, shorter), note_gradients(model, plans))
+        growth = make_growth(
+            over, gains, chosen, sizes, losses, change, (factor, shorter), note_gradients(model, plans)
+        )
         # commit
         if not preview:
-            grown = {other: evaluate(over, plans, scaled(epsilon, shorter), other) for other in others}
+            grown = {other: make_grown(over, plans, scaled(epsilon, shorter), other) for other in others}
             commit({model: tensors, **grown}, anatomy.mirrored(sizes), plans, optimizer)
         clock("commit")
     line.close(clear=True)

@@ -95,7 +95,7 @@ class Growth:
         ]
 
 
-def describe(
+def make_growth(
     over: OverGrown,
     gains: Gains,
     chosen: Chosen,

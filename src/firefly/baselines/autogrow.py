@@ -18,7 +18,7 @@ from firefly.errors import FireflyError
 
 
 @dataclass(frozen=True)
-class Plan:
+class Decision:
     """What the policy has decided so far."""
 
     grown: tuple[int, ...]  # the stage of every unit that was added, in order
@@ -38,7 +38,7 @@ def decide(
     patience: int = 100,
     threshold: float = 5e-4,
     epochs: int = 1000,
-) -> Plan:
+) -> Decision:
     """What follows from the held-out accuracies after each epoch.
 
     Args:
@@ -57,15 +57,15 @@ def decide(
             rise = max(accuracies[:epoch]) - max(accuracies[: epoch - patience])
             closed |= {grown[-1]} if rise < threshold else set()
         if len(closed) == stages or epoch >= epochs:
-            return Plan(tuple(grown), frozenset(closed), due=False, done=True)
+            return Decision(tuple(grown), frozenset(closed), due=False, done=True)
         last = grown[-1] if grown else -1
         turn = [stage % stages for stage in range(last + 1, last + 1 + stages)]
         grown.append(next(stage for stage in turn if stage not in closed))
     due = bool(grown) and len(accuracies) % interval == 0
-    return Plan(tuple(grown), frozenset(closed), due, done=len(accuracies) >= epochs)
+    return Decision(tuple(grown), frozenset(closed), due, done=len(accuracies) >= epochs)
 
 
-def autogrow(train: Callable[[], float], append: Callable[[int], None], **policy: Any) -> tuple[Plan, list[float]]:
+def autogrow(train: Callable[[], float], append: Callable[[int], None], **policy: Any) -> tuple[Decision, list[float]]:
     """Grow a network deeper until no stage gains from it.
 
     Args:

@@ -1,6 +1,6 @@
 """The end of a growth: the chosen candidates become real, in place, with the optimiser's state.
 
-`evaluate` gives the grown tensors while the model is still as it was; `commit` swaps them in, all or nothing. New
+`make_grown` gives the grown tensors while the model is still as it was; `commit` swaps them in, all or nothing. New
 Parameters are made (the old ones may be part of a live graph) and take the old ones' places in the model and in the
 same optimiser object, so that learning-rate schedules go on unbroken.
 """
@@ -32,7 +32,7 @@ def plan_commit(over: OverGrown, chosen: Chosen) -> tuple[Plans, dict[str, int]]
 
 
 @torch.no_grad()
-def evaluate(over: OverGrown, plans: Plans, epsilon: Epsilon, model: nn.Module | None = None) -> dict[str, Tensor]:
+def make_grown(over: OverGrown, plans: Plans, epsilon: Epsilon, model: nn.Module | None = None) -> dict[str, Tensor]:
     """The grown tensors of the model, or of another one of the same architecture (an average of its weights)."""
     out = {}
     for name, plan in plans.items():

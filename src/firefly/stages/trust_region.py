@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from firefly.anatomy.examples import run_examples
 from firefly.errors import FireflyError
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
-from firefly.stages.commit import Plans, evaluate
+from firefly.stages.commit import Plans, make_grown
 from firefly.stages.losses import Loss, mean_loss, measure_loss
 from firefly.stages.scores import scaled
 from firefly.surgery.norms import adopt_statistics, average_statistics
@@ -51,7 +51,7 @@ def settle(
     sized = over.anatomy.mirrored(sizes)
     factor = 1.0
     for _ in range(HALVINGS):
-        tensors = evaluate(over, plans, scaled(epsilon, factor))
+        tensors = make_grown(over, plans, scaled(epsilon, factor))
         after = measure_loss(loss, over.model, held, seed, tensors, sized)
         if after <= limit:
             break
