@@ -21,8 +21,9 @@ import torch
 
 import firefly
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import Line, Setting, World
+from firefly.experiments.lineage import Line
 from firefly.experiments.rows import append, count, hardware, list_channels
+from firefly.experiments.setting import Place, Setting, World
 from firefly.experiments.wider import MOBILENET, VGG19
 from firefly.vision import models
 from firefly.vision.data import Images
@@ -40,7 +41,7 @@ def measure(line: Line, width: int, more: float) -> dict[str, Any]:
         before = count(model)
         start = time.perf_counter()
         line.grow(line, model, optimizer, budget, 2)
-        wait(line.world.device)
+        wait(line.world.place.device)
         seconds.append(time.perf_counter() - start)
     return {
         "benchmark": "growth_seconds",
@@ -53,22 +54,21 @@ def measure(line: Line, width: int, more: float) -> dict[str, Any]:
         "with_compilation": round(seconds[0], 3),
         "child": line.setting.child if line.method == "nash" else None,
         "images": len(line.world.train),
-        "device": hardware(line.world.device),
-        "torch": torch.__version__,
+        "device": hardware(line.world.place.device),
     }
 
 
 def prepare(line: Line, width: int) -> tuple[torch.nn.Module, torch.optim.SGD]:
     """The same network every time, as the training loop leaves it, with its widths known."""
     torch.manual_seed(0)
-    gpu = line.world.device.type == "cuda"
-    model = line.world.make(width).to(line.world.device)
+    gpu = line.world.place.device.type == "cuda"
+    model = line.world.make(width).to(line.world.place.device)
     model = model.to(memory_format=torch.channels_last) if gpu else model  # type: ignore[call-overload]
     if line.method == "firefly-deeper":  # as its first growth does
         firefly.deepen(model, line.example(1))
     line.anatomy = None
     line.trace(model, 1)
-    wait(line.world.device)
+    wait(line.world.place.device)
     return model, line.make_optimizer(model)
 
 
@@ -88,9 +88,7 @@ def make_world(name: str, how: argparse.Namespace) -> World:
         start=experiment.start,
         train=data,
         test=data,
-        device=torch.device(how.device),
-        folder=nowhere,
-        results=nowhere,
+        place=Place(torch.device(how.device), nowhere, nowhere),
     )
 
 

@@ -21,8 +21,9 @@ from torch import nn
 import firefly
 from firefly.experiments import options
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import Line, Setting
+from firefly.experiments.lineage import Line
 from firefly.experiments.rows import append, count, hardware, list_channels
+from firefly.experiments.setting import Setting
 from firefly.experiments.wider import MOBILENET, VGG19, Wider
 from firefly.training.resident import Batches, draw, upload
 
@@ -49,16 +50,15 @@ def measure(line: Line, start: nn.Module, words: list[str]) -> dict[str, Any]:
         "predicted": growth.predicted,
         "apart": (before, find_loss(line, model)),
         "config": options.plain(line.setting),
-        "device": hardware(line.world.device),
-        "torch": torch.__version__,
+        "device": hardware(line.world.place.device),
     }
 
 
 @torch.no_grad()
 def find_loss(line: Line, model: nn.Module) -> float:
     """On the images set apart; the buffers of the model stay."""
-    lines = line.world.device.type == "cuda"
-    data = upload(line.world.test, line.world.device, augment=line.world.augment, channels_last=lines)
+    lines = line.world.place.device.type == "cuda"
+    data = upload(line.world.test, line.world.place.device, augment=line.world.augment, channels_last=lines)
     batches = Batches(data, draw(data, 2 * line.setting.batch, line.seed, 20_000))
     twin = copy.deepcopy(model).train()
     return torch.stack([line.loss(twin, batch) for batch in batches]).mean().item()
@@ -66,7 +66,8 @@ def find_loss(line: Line, model: nn.Module) -> float:
 
 def train(experiment: Wider, how: argparse.Namespace, setting: Setting, width: int) -> tuple[Line, nn.Module]:
     """A network with so many channels everywhere after a round, and the line that it begins."""
-    world = replace(experiment.make_world(how, setting), start=width, folder=how.runs / str(width))
+    world = replace(experiment.make_world(how, setting), start=width)
+    world = replace(world, place=replace(world.place, folder=how.runs / str(width)))
     line = Line("start", how.seed, setting, world)
     model = line.make_start()
     line.train(model, line.folder(0), setting.epochs, 0, line.make_optimizer(model))

@@ -33,7 +33,7 @@ def test_a_network_is_compared_with_the_line_through_the_fixed_ones() -> None:
 
 
 def test_a_copy_goes_its_own_way() -> None:
-    one = demo.start("one", 2, demo.Setting(), seed=0)
+    one = demo.start("one", 2, demo.Demo(), seed=0)
     two = demo.copy_together(one)
     weight = two["model"].conv1.weight
     assert weight is two["optimizer"].param_groups[0]["params"][0]

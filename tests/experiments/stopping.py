@@ -1,7 +1,10 @@
 """To stop an experiment after a step, and to compare what came of it."""
 
 import time
+from dataclasses import replace
 from typing import Any
+
+from firefly.experiments.setting import World
 
 
 class Clock:
@@ -20,3 +23,8 @@ class Clock:
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
     growth = {key: value for key, value in row.get("growth", {}).items() if key != "seconds"}
     return {key: value for key, value in row.items() if "seconds" not in key} | {"growth": growth}
+
+
+def move(world: World, **place: Any) -> World:
+    """The same experiment in another place, or until another time."""
+    return replace(world, place=replace(world.place, **place))

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stopping import Clock, timeless
+from stopping import Clock, move, timeless
 from torch import nn
 
 import firefly
 from firefly.cli import find_experiment, main
 from firefly.errors import FireflyError
 from firefly.experiments import deeper, lineage, options
-from firefly.experiments.deeper_growers import METHODS, grow_deeper, offer, spread
+from firefly.experiments.deeper_growers import METHODS, grow_deeper, offer, pick_evenly
 from firefly.experiments.deeper_line import Deep, DeepLine, append_layer, list_blocks, name_structure
-from firefly.experiments.lineage import World
 from firefly.experiments.options import read_rows
 from firefly.experiments.rows import count
+from firefly.experiments.setting import Place, World
 from firefly.surgery.residual import find_layers
 from firefly.vision.data import Images
 from firefly.vision.models import ResidualLayer, blocks
@@ -44,9 +44,9 @@ def make_images(number: int, seed: int, name: str = "mnist") -> Images:
 
 
 def make_world(folder: Path, device: str = "cpu", name: str = "mnist") -> World:
-    parts = [make_images(96, 0, name).to(device), make_images(32, 1, name).to(device), torch.device(device)]
-    rest = {"report": (0.75,), "say": lambda text: None}
-    return World("deeper-mnist", make_net, 4, *parts, folder / "runs", folder / "results.jsonl", **rest)
+    parts = [make_images(96, 0, name).to(device), make_images(32, 1, name).to(device)]
+    place = Place(torch.device(device), folder / "runs", folder / "results.jsonl", say=lambda text: None)
+    return World("deeper-mnist", make_net, 4, *parts, place, report=(0.75,))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def read(world: World, method: str) -> list[dict[str, Any]]:
-    return [row for row in read_rows(world.results) if row["method"] == method]
+    return [row for row in read_rows(world.place.results) if row["method"] == method]
 
 
 # ---- the network -----------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_autogrow_ends_with_the_depth_it_found(world: World) -> None:
 
 
 def test_rows_are_complete(world: World) -> None:
-    rows = read_rows(world.results)
+    rows = read_rows(world.place.results)
     keys = ("experiment", "method", "dataset", "seed", "step", "final", "parameters", "flops", "structure", "widths")
     for row in rows:
         assert all(key in row for key in (*keys, "test_accuracy", "epochs", "train_seconds", "device", "config"))
@@ -166,17 +166,17 @@ def test_rows_are_complete(world: World) -> None:
 
 
 def test_what_is_done_is_not_done_again(world: World) -> None:
-    before = world.results.read_text()
+    before = world.place.results.read_text()
     for method in ("firefly", "nash", "autogrow", "scratch", "fixed"):
         assert deeper.measure(world, SETTING, method, 0)
-    assert world.results.read_text() == before
+    assert world.place.results.read_text() == before
 
 
 def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_world(tmp_path)
     stops = 0
     monkeypatch.setattr(lineage, "time", Clock())
-    while not deeper.measure(replace(other, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 0):
+    while not deeper.measure(move(other, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 0):
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(other, "firefly")] == [timeless(row) for row in read(world, "firefly")]
@@ -195,7 +195,7 @@ def test_autogrow_goes_on_where_it_was_stopped(world: World, tmp_path: Path, mon
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("firefly.experiments.deeper_line.append_layer", interrupt)
         deeper.measure(other, SETTING, "autogrow", 0)
-    assert calls == [0, 1] and not other.results.exists()
+    assert calls == [0, 1] and not other.place.results.exists()
     assert deeper.measure(other, SETTING, "autogrow", 0)
     (again,), (whole,) = read(other, "autogrow"), read(world, "autogrow")
     assert timeless(again) == timeless(whole)
@@ -243,7 +243,8 @@ def test_how_many_stand_for_election() -> None:
     assert offer(anatomy, 1) == [f"features.{block}.2.deeper.1" for block in range(4)]
     assert len(offer(anatomy, 0)) == len(offer(anatomy, 9)) == 12
     names = list("abcdefghijk")
-    assert spread(names, 1) == ["f"] and spread(names, 3) == ["b", "f", "j"] and spread(names, 11) == names
+    assert pick_evenly(names, 1) == ["f"] and pick_evenly(names, 3) == ["b", "f", "j"]
+    assert pick_evenly(names, 11) == names
 
 
 def test_a_size_that_is_reached_already_is_refused(tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def test_the_sizes_ascend_and_end_below_the_published() -> None:
 
 
 def test_the_table(world: World) -> None:
-    rows = read_rows(world.results)
+    rows = read_rows(world.place.results)
     again = [row | {"seed": 1, "test_accuracy": 1.0, "structure": "9-9-9-9"} for row in rows if row["final"]]
     text = deeper.table(rows + again)
     grown = read(world, "firefly")[-1]
@@ -348,4 +349,4 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     world = make_world(tmp_path, "cuda")
     for method in ("firefly", "nash", "autogrow", "scratch"):
         assert deeper.measure(world, SETTING, method, 0)
-    assert all(row["parameters"] == count(make_net(row["widths"])) for row in read_rows(world.results))
+    assert all(row["parameters"] == count(make_net(row["widths"])) for row in read_rows(world.place.results))

@@ -17,7 +17,8 @@ from firefly import baselines
 from firefly.experiments import deeper_line, options, wider
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import Line, Setting, World, train_whole
+from firefly.experiments.lineage import Line, train_whole
+from firefly.experiments.setting import Place, Setting, World
 from firefly.vision.data import Images
 from firefly.vision.models import blocks
 
@@ -50,8 +51,9 @@ def tell_apart(data: Images) -> set[int]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    parts = number_images(0, TRAIN), number_images(200, TEST), torch.device("cpu"), tmp_path, tmp_path / "rows.jsonl"
-    return World("wider-vgg19", make_net, 4, *parts, report=(0.3,), augment=False, say=lambda text: None)
+    place = Place(torch.device("cpu"), tmp_path, tmp_path / "rows.jsonl", say=lambda text: None)
+    parts = number_images(0, TRAIN), number_images(200, TEST), place
+    return World("wider-vgg19", make_net, 4, *parts, report=(0.3,), augment=False)
 
 
 @dataclass
@@ -180,7 +182,7 @@ def test_the_option_sets_images_apart() -> None:
 
 
 def read_rows(world: World, method: str) -> list[dict[str, Any]]:
-    return [row for row in options.read_rows(world.results) if row["method"] == method]
+    return [row for row in options.read_rows(world.place.results) if row["method"] == method]
 
 
 def test_grown_networks_are_trained_for_as_long_as_their_rows_say(world: World, watch: Watch) -> None:

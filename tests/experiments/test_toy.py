@@ -11,9 +11,10 @@ import torch
 import firefly
 from firefly.experiments import toy
 from firefly.experiments.rbf import RBF, Slope, Stack, draw_network, draw_truth, mean_square, train
-from firefly.experiments.toy import GROWN, PANELS, Setting, measure, plot, summarise, table
+from firefly.experiments.toy import GROWN, Toy, measure
+from firefly.experiments.toy_figure import PANELS, plot, summarise, table
 
-TINY = Setting(neurons=3, iterations=20, steps=5)
+TINY = Toy(neurons=3, iterations=20, steps=5)
 
 
 def test_a_truth_is_what_the_paper_says() -> None:
@@ -87,7 +88,7 @@ def test_kinds_of_growth_are_those_of_the_method(rows: list[dict]) -> None:
 
 @pytest.mark.parametrize("method", ["firefly", "random-search"])
 def test_new_neurons_begin_as_small_as_the_setting_says(method: str) -> None:
-    setting, grown = Setting(steps=1, step_lr=1e-6, lr=0.0, scale=1e-3), []
+    setting, grown = Toy(steps=1, step_lr=1e-6, lr=0.0, scale=1e-3), []
     for seed in range(4):
         net = draw_network(3, 2.0, seed)
         if GROWN[method](net, draw_truth(seed), seed, setting).added["hidden"]["new"]:
@@ -115,7 +116,7 @@ def test_table_and_figure(rows: list[dict], tmp_path: Path) -> None:
 def test_a_run_resumes_and_refuses_to_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(toy, "QUICK", Setting(neurons=2, iterations=5, steps=2))
+    monkeypatch.setattr(toy, "QUICK", Toy(neurons=2, iterations=5, steps=2))
     monkeypatch.setattr(toy, "GROUP", 1)
     parser = ArgumentParser()
     toy.add_arguments(parser)
@@ -136,7 +137,7 @@ def test_a_run_resumes_and_refuses_to_mix(
 @pytest.mark.slow
 def test_new_neurons_learn_what_splits_cannot() -> None:
     """The paper's point, on truths that are not in the results."""
-    setting = Setting(neurons=6, iterations=1500)
+    setting = Toy(neurons=6, iterations=1500)
     rows = measure(range(500, 504), setting)
     last = {method: summarise(rows, method).mean[-1] for method in GROWN}
     assert max(last["firefly"], last["random-search"]) < 0.3 * min(last["firefly-split"], last["splitting"])

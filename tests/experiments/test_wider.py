@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from stopping import Clock, timeless
+from stopping import Clock, move, timeless
 from torch import nn
 
 from firefly import baselines
@@ -17,8 +17,9 @@ from firefly.cli import main
 from firefly.errors import FireflyError
 from firefly.experiments import curves, lineage, options, wider
 from firefly.experiments.growers import METHODS, rank_by
-from firefly.experiments.lineage import Line, Setting, World
+from firefly.experiments.lineage import Line
 from firefly.experiments.rows import count, count_seconds
+from firefly.experiments.setting import Place, Setting, World
 from firefly.method import Method
 from firefly.stages.batches import hold_batches
 from firefly.stages.selection import select
@@ -55,13 +56,12 @@ def make_images(number: int, seed: int) -> Images:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    device = torch.device("cpu")
-    parts = (make_images(96, 0), make_images(32, 1), device, tmp_path / "runs", tmp_path / "results.jsonl")
-    return World("wider-vgg19", make_net, 4, *parts, report=(0.3,), say=lambda text: None)
+    place = Place(torch.device("cpu"), tmp_path / "runs", tmp_path / "results.jsonl", say=lambda text: None)
+    return World("wider-vgg19", make_net, 4, make_images(96, 0), make_images(32, 1), place, report=(0.3,))
 
 
 def read(world: World, method: str) -> list[dict[str, Any]]:
-    return [row for row in options.read_rows(world.results) if row["method"] == method]
+    return [row for row in options.read_rows(world.place.results) if row["method"] == method]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -85,7 +85,7 @@ def test_every_method_takes_its_steps(world: World, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_works_on_a_gpu(world: World, method: str) -> None:
     there = torch.device("cuda:0")
-    world = replace(world, device=there, train=world.train.to(there), test=world.test.to(there))
+    world = replace(move(world, device=there), train=world.train.to(there), test=world.test.to(there))
     assert wider.measure(world, replace(SETTING, multiple=2), method, 0)
     rows = read(world, method)
     assert [(row["step"], row["final"]) for row in rows] == [(1, False), (2, False), (2, True)]
@@ -114,25 +114,25 @@ def test_the_batches_of_the_scores_are_those_of_step_one_or_others(world: World,
 
 
 def test_a_shared_machine_is_told(world: World) -> None:
-    assert wider.measure(replace(world, shared=True), SETTING, "uniform", 0)
-    assert all(row["shared"] for row in options.read_rows(world.results))
+    assert wider.measure(move(world, shared=True), SETTING, "uniform", 0)
+    assert all(row["shared"] for row in options.read_rows(world.place.results))
 
 
 def test_methods_share_their_start(world: World) -> None:
     for method in ("firefly", "uniform"):
         wider.measure(world, SETTING, method, 0)
     assert len(read(world, "start")) == 1
-    before = [row["test_loss_grown"][0] for row in options.read_rows(world.results) if row["step"] == 1]
+    before = [row["test_loss_grown"][0] for row in options.read_rows(world.place.results) if row["step"] == 1]
     assert before[0] == before[1]
 
 
 def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = replace(world, folder=tmp_path / "whole", results=tmp_path / "whole.jsonl")
+    whole = move(world, folder=tmp_path / "whole", results=tmp_path / "whole.jsonl")
     assert wider.measure(whole, SETTING, "firefly", 3)
 
     stops = 0
     monkeypatch.setattr(lineage, "time", Clock())
-    while not wider.measure(replace(world, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 3):
+    while not wider.measure(move(world, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 3):
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(world, "firefly")] == [timeless(row) for row in read(whole, "firefly")]
@@ -158,10 +158,10 @@ def test_an_interrupted_training_is_taken_up(world: World, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("asked", [(0.3,), (0.2, 0.3)])
 def test_networks_that_are_gone_are_grown_again(world: World, tmp_path: Path, asked: tuple[float, ...]) -> None:
-    whole = replace(world, folder=tmp_path / "whole", results=tmp_path / "whole.jsonl", report=asked)
+    whole = replace(move(world, folder=tmp_path / "whole", results=tmp_path / "whole.jsonl"), report=asked)
     assert wider.measure(whole, SETTING, "firefly", 3)
     assert wider.measure(replace(world, report=()), SETTING, "firefly", 3)
-    rmtree(world.folder)
+    rmtree(world.place.folder)
     assert wider.measure(replace(world, report=asked), SETTING, "firefly", 3)
     here, there = ([timeless(row) for row in read(one, "firefly")] for one in (world, whole))
     assert len(here) == len(there) == 2 + len(asked) and all(row in there for row in here)
@@ -188,21 +188,21 @@ def test_the_long_training_has_its_own_rate(world: World) -> None:
     )
     assert len(rounds) == 2 and len(slow) == len(fast) == 1  # the rounds serve both
     assert slow[0]["train_loss"] != fast[0]["train_loss"] and slow[0]["widths"] == fast[0]["widths"]
-    assert [row["method"] for row in options.read_own(world.results, SETTING)] == ["start", *["firefly"] * 3]
-    names = curves.name_lines(options.read_rows(world.results))
+    assert [row["method"] for row in options.read_own(world.place.results, SETTING)] == ["start", *["firefly"] * 3]
+    names = curves.name_lines(options.read_rows(world.place.results))
     assert len(set(names[1:3])) == 1 and "(long_lr 0.1)" not in names[1] and len(set(names)) == 5
 
 
 def test_rows_from_before_a_setting_was_known_have_its_default(world: World) -> None:
     for method in ("uniform", "full"):
         assert wider.measure(world, SETTING, method, 0)
-    rows = options.read_rows(world.results)
+    rows = options.read_rows(world.place.results)
     for row in rows:
         del row["config"]["long_lr"], row["config"]["unseen"]
-    world.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(options.read_own(world.results, SETTING)) == len(rows)
-    assert len(options.read_own(world.results, replace(SETTING, long_lr=0.1))) == len(rows) - 2
-    assert len(wider.find_rows(world.results, SETTING)) == len(rows)  # the full network once
+    world.place.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(options.read_own(world.place.results, SETTING)) == len(rows)
+    assert len(options.read_own(world.place.results, replace(SETTING, long_lr=0.1))) == len(rows) - 2
+    assert len(wider.find_rows(world.place.results, SETTING)) == len(rows)  # the full network once
     late = [row | {"seed": 1, "config": row["config"] | {"unseen": False}} for row in rows]
     assert wider.VGG19.table(rows + late).count("uniform") == 2  # the rounds, and trained for long: one line each
 
@@ -358,7 +358,7 @@ def test_report_with_seconds_from_another_file(tmp_path: Path, capsys: pytest.Ca
     assert "compiled before" in (tmp_path / "wider-vgg19.svg").read_text()
     assert not (tmp_path / "wider-mobilenet.png").exists()
     assert main(["report", str(seconds)]) == 2
-    assert "only has benchmarks" in capsys.readouterr().err
+    assert "has no networks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("experiment", [wider.VGG19, wider.MOBILENET])

@@ -35,7 +35,7 @@ COLORS = (*(f"C{number}" for number in range(10)), "navy", "gold", "teal", "mage
 RECIPE = ("batch", "lr", "long_lr", "weight_decay", "images")  # what the full network depends on, beside its epochs
 
 
-def measure(row: Row) -> float:
+def percent(row: Row) -> float:
     """Accuracy in per cent, on the test set or on the images held out."""
     return 100 * accuracy(row)
 
@@ -96,7 +96,7 @@ def table(rows: list[Row]) -> str:
     for name, steps in group(rows, False).items():
         cells = []
         for _, found in sorted(steps.items()):
-            mean, error, seeds = summarise(map(measure, found))
+            mean, error, seeds = summarise(map(percent, found))
             share, *_ = summarise(100 * row["share"] for row in found)
             cells.append(f"{share:.2f} %: {mean:.2f}" + (f" ± {error:.2f} ({seeds})" if seeds > 1 else ""))
         lines.append(f"{name:28} " + "   ".join(cells))
@@ -106,7 +106,7 @@ def table(rows: list[Row]) -> str:
         lines += ["", f"{'trained for long':28} {heads}"]
     for name, steps in long.items():
         for _, found in sorted(steps.items()):
-            mean, error, seeds = summarise(map(measure, found))
+            mean, error, seeds = summarise(map(percent, found))
             size, epochs = summarise(row["parameters"] for row in found)[0], found[0]["epochs"]
             flops = summarise(map(find_flops, found))[0]
             alone = [count_seconds(row, rows) for row in found if not row.get("shared")]
@@ -184,7 +184,7 @@ def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any, size: Size) 
         start = [row for rows in starts.values() for row in rows[0] if settings(row) == config]
         found = [start] * bool(start) + [rows for _, rows in sorted(steps.items())]
         sizes = [summarise(map(size, rows))[0] for rows in found]
-        means, errors, _ = zip(*(summarise(map(measure, rows)) for rows in found))
+        means, errors, _ = zip(*(summarise(map(percent, rows)) for rows in found))
         strong = {"lw": 2.4, "zorder": 5} if name == LABELS["firefly"] else {"lw": 1.2}
         style = {"marker": "o", "markersize": 3.5, "capsize": 2, "color": colors[name], **strong}
         axes.errorbar(sizes, means, errors, **style, label=name)
@@ -194,7 +194,7 @@ def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
     """Networks that were trained on, as stars, those from scratch as crosses; the full one as a horizontal line."""
     for name, steps in lines.items():
         for rows in steps.values():
-            mean, error, _ = summarise(map(measure, rows))
+            mean, error, _ = summarise(map(percent, rows))
             if rows[0]["method"] == "full":
                 axes.axhline(mean, color="black", lw=1, ls="--", label=name)
                 continue

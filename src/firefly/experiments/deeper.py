@@ -25,9 +25,10 @@ from firefly.experiments import curves, options
 from firefly.experiments.curves import summarise
 from firefly.experiments.deeper_growers import METHODS
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
-from firefly.experiments.lineage import World, run_line, train_whole
+from firefly.experiments.lineage import run_line, train_whole
 from firefly.experiments.options import complete, read_own
 from firefly.experiments.rows import Row, count_seconds, find_widths
+from firefly.experiments.setting import World
 from firefly.vision import data
 from firefly.vision.models import blocks
 
@@ -68,8 +69,8 @@ class Deeper:
         setting = options.choose(SETTINGS, args)
         world = make_world(args, setting)
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in args.methods)
-        picture = world.folder / f"{world.experiment}.png"
-        options.conclude(read_own(world.results, setting), table, world.results, picture, finished)
+        picture = world.place.folder / f"{world.experiment}.png"
+        options.conclude(read_own(world.place.results, setting), table, world.place.results, picture, finished)
         return 0
 
     def table(self, rows: list[Row]) -> str:
@@ -103,7 +104,7 @@ def load(name: str, root: Path | None, split: str) -> data.Images:
 
 def measure(world: World, setting: Deep, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
-    done = read_own(world.results, setting)
+    done = read_own(world.place.results, setting)
     line = DeepLine(method, seed, setting, world, METHODS.get(method))
     return measure_other(line, done) if method in OTHERS else run_line(line, done)
 
@@ -114,7 +115,7 @@ def measure_other(line: DeepLine, done: list[Row]) -> bool:
     for step in steps[line.method]:
         if any((row["method"], row["seed"], row["step"]) == (line.method, line.seed, step) for row in done):
             continue
-        if time.monotonic() > line.world.deadline:
+        if time.monotonic() > line.world.place.deadline:
             return False
         if line.method == "autogrow":
             run_autogrow(line)
@@ -132,7 +133,7 @@ def table(rows: list[Row]) -> str:
         return "nothing measured yet"
     lines = [f"{'':32}{'structure':>14}{'parameters':>12}{'MFLOPs':>8}{'epochs':>8}{'accuracy, %':>18}{'seconds':>9}"]
     for (method, _), found in group(rows).items():
-        mean, error, seeds = summarise(map(curves.measure, found))
+        mean, error, seeds = summarise(map(curves.percent, found))
         accuracy = f"{mean:.2f} ± {error:.2f} ({seeds})" if seeds > 1 else f"{mean:.2f}"
         means = [summarise(row[key] for row in found)[0] for key in ("parameters", "flops", "epochs")]
         seconds, *_ = summarise(count_seconds(row, rows) for row in found)

@@ -44,10 +44,10 @@ def offer(anatomy: Anatomy, count: int) -> list[str]:
 
     Layers in a row can do each other's work, and share what a place is worth.
     """
-    return [name for names in anatomy.dormant_layers().values() for name in spread(names, count or len(names))]
+    return [name for names in anatomy.dormant_layers().values() for name in pick_evenly(names, count or len(names))]
 
 
-def spread(names: list[str], count: int) -> list[str]:
+def pick_evenly(names: list[str], count: int) -> list[str]:
     """So many of the names, evenly spread and in order."""
     many = min(count, len(names))
     return [names[(2 * k + 1) * len(names) // (2 * many)] for k in range(many)]

@@ -7,7 +7,7 @@ Its structure in short is the number of layers per block, such as 4-3-5-2. Dorma
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,11 +15,12 @@ from torch import nn
 
 import firefly
 from firefly.baselines import AutoGrow
-from firefly.experiments.lineage import Line, Setting
+from firefly.experiments.lineage import Line, State
 from firefly.experiments.rows import Row
+from firefly.experiments.setting import Setting
 from firefly.stages.budget import Budget
 from firefly.surgery.residual import Residual
-from firefly.training import History, fit
+from firefly.training import fit
 from firefly.vision.data import hold_out
 from firefly.vision.models import BLOCKS, ResidualLayer
 
@@ -49,10 +50,10 @@ class DeepLine(Line):
         bounded = self.setting.budget == "neurons"
         return found & firefly.Parameters(self.room(step, present)) if bounded else found
 
-    def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
-        widths = list_blocks(model)
+    def make_row(self, state: State, step: int, final: bool) -> Row:
+        widths = list_blocks(state.model)
         more = {"structure": name_structure(widths), "widths": widths}
-        return super().describe(model, history, step, final) | more
+        return super().make_row(state, step, final) | more
 
 
 def run_autogrow(line: DeepLine) -> None:
@@ -63,7 +64,7 @@ def run_autogrow(line: DeepLine) -> None:
     how, world, folder = line.setting, line.world, line.folder("search")
     train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
     torch.manual_seed(10_000 + line.seed)
-    model = world.make([block[:1] for block in BLOCKS]).to(world.device)
+    model = world.make([block[:1] for block in BLOCKS]).to(world.place.device)
     optimizer = line.make_optimizer(model)
     policy: dict[str, int] = {"interval": how.interval, "patience": how.patience, "epochs": how.search}
     auto = AutoGrow(lambda stage: append_layer(model, optimizer, stage), **policy)
@@ -83,12 +84,11 @@ def run_autogrow(line: DeepLine) -> None:
         grower=auto,
         stop=auto.stop,
         checkpoint=folder,
-        device=world.device,
+        device=world.place.device,
         progress=False,
     )
-    final = line.train_long(model, line.folder("long"), how.long, 300)
-    told = {"epochs": len(history) + how.long, "search_seconds": round(history.seconds, 2), "search": len(history)}
-    line.write(model, final, 0, True, told)
+    final = replace(line.train_long(model, line.folder("long"), how.long, 300), before=len(history))
+    line.write(final, 0, True, {"search_seconds": round(history.seconds, 2), "search": len(history)})
 
 
 def append_layer(model: nn.Module, optimizer: torch.optim.Optimizer, stage: int) -> None:

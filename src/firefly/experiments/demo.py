@@ -25,15 +25,16 @@ from firefly import report
 from firefly.errors import FireflyError
 from firefly.experiments import demo_page
 from firefly.experiments.demo_page import FIXED, GROWN
+from firefly.experiments.rows import Row, count
 from firefly.progress import Line
+from firefly.training import evaluate
 from firefly.vision import digits
 
-Row = dict[str, Any]
 Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Demo:
     """What a run is made with."""
 
     start: int = 2  # channels of each convolution before the first growth
@@ -100,15 +101,15 @@ def run(out: str | Path = "runs/demo", seed: int = 0, epochs: int | None = None,
     return path
 
 
-def choose_setting(epochs: int | None, quick: bool) -> Setting:
-    setting = replace(Setting(), **QUICK) if quick else Setting()  # type: ignore[arg-type]
+def choose_setting(epochs: int | None, quick: bool) -> Demo:
+    setting = replace(Demo(), **QUICK) if quick else Demo()  # type: ignore[arg-type]
     least = setting.between * setting.growths + 1
     if epochs is not None and epochs < least:
         raise FireflyError(f"--epochs {epochs}: {setting.growths} growths, one every {setting.between}, need {least}")
     return setting if epochs is None else replace(setting, epochs=epochs)
 
 
-def load_data(setting: Setting) -> Data:
+def load_data(setting: Demo) -> Data:
     images, labels, test_images, test_labels = digits.load()
     mean, std = images.mean(), images.std()
     images, test_images = (images - mean) / std, (test_images - mean) / std
@@ -132,7 +133,7 @@ def make_network(width: int) -> nn.Module:
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 
-def measure(data: Data, setting: Setting, seed: int) -> Record:
+def measure(data: Data, setting: Demo, seed: int) -> Record:
     """The growing network and a copy of each of its sizes, then the networks of fixed width."""
     record = Record()
     print(
@@ -147,7 +148,7 @@ def measure(data: Data, setting: Setting, seed: int) -> Record:
     return record
 
 
-def start(name: str, width: int, setting: Setting, seed: int) -> Learner:
+def start(name: str, width: int, setting: Demo, seed: int) -> Learner:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make_network(width)
@@ -155,7 +156,7 @@ def start(name: str, width: int, setting: Setting, seed: int) -> Learner:
     return Learner(name, model, torch.optim.SGD(model.parameters(), setting.lr, **how), seed)
 
 
-def grow_and_train(trunk: Learner, data: Data, setting: Setting, record: Record) -> None:
+def grow_and_train(trunk: Learner, data: Data, setting: Demo, record: Record) -> None:
     """Train and grow in turn. A copy of each size learns on to the end; the trunk itself is the last size."""
     grower = firefly.Firefly(
         trunk.model,
@@ -167,7 +168,7 @@ def grow_and_train(trunk: Learner, data: Data, setting: Setting, record: Record)
     )
     for number in range(setting.growths):
         twin = replace(trunk, name=name_size(number), **copy_together(trunk))
-        print(f"\nA copy learns on to the end with {count_parameters(twin.model):,} parameters:")
+        print(f"\nA copy learns on to the end with {count(twin.model):,} parameters:")
         train(twin, setting.epochs, data, setting, record)
         add_point(twin, GROWN, twin.name, data, record)
         if number == 0:  # so far it is a network of fixed width, too
@@ -192,7 +193,7 @@ def name_size(growths: int) -> str:
     return "start" if growths == 0 else f"{growths} growth{'s' if growths > 1 else ''}"
 
 
-def train(learner: Learner, until: int, data: Data, setting: Setting, record: Record) -> None:
+def train(learner: Learner, until: int, data: Data, setting: Demo, record: Record) -> None:
     """Train to the end of that epoch, the learning rate falling along a cosine all the way."""
     first, last, line = learner.epoch, until, Line(stream=sys.stdout)
     while learner.epoch < last:
@@ -202,14 +203,14 @@ def train(learner: Learner, until: int, data: Data, setting: Setting, record: Re
         learner.epoch += 1
         row = {"series": learner.name, "epoch": learner.epoch, "loss": value}
         row |= {
-            "held_out_accuracy": measure_accuracy(learner.model, data.held_out),
-            "parameters": count_parameters(learner.model),
+            "held_out_accuracy": evaluate(learner.model, data.held_out).accuracy,
+            "parameters": count(learner.model),
         }
         record.epochs.append(row)
         show_epoch(line, row, setting.epochs, last)
 
 
-def draw_batches(data: Batch, setting: Setting, learner: Learner) -> list[Batch]:
+def draw_batches(data: Batch, setting: Demo, learner: Learner) -> list[Batch]:
     """All images once, in an order of this epoch, each batch moved by up to a pixel."""
     images, labels = data
     generator = torch.Generator().manual_seed(1000 * learner.seed + learner.epoch)
@@ -240,23 +241,11 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(model(images), labels)
 
 
-@torch.no_grad()
-def measure_accuracy(model: nn.Module, data: Batch) -> float:
-    model.eval()
-    right = (model(data[0]).argmax(1) == data[1]).double().mean().item()
-    model.train()
-    return right
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def add_point(learner: Learner, series: str, label: str, data: Data, record: Record) -> None:
     """A finished network on the test images, with the standard error that their number brings."""
-    right = measure_accuracy(learner.model, data.test)
+    right = evaluate(learner.model, data.test).accuracy
     error = math.sqrt(right * (1 - right) / len(data.test[1]))
-    point = {"series": series, "label": label, "parameters": count_parameters(learner.model), "test_accuracy": right}
+    point = {"series": series, "label": label, "parameters": count(learner.model), "test_accuracy": right}
     widths = [module.out_channels for module in learner.model.modules() if isinstance(module, nn.Conv2d)]
     record.points.append(
         {**point, "error": error, "widths": widths, "held_out_accuracy": record.epochs[-1]["held_out_accuracy"]}

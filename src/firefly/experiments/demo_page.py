@@ -14,7 +14,7 @@ import torch
 from firefly import report
 
 if TYPE_CHECKING:
-    from firefly.experiments.demo import Record, Setting
+    from firefly.experiments.demo import Demo, Record
 
 Row = dict[str, Any]
 GROWN, FIXED = "grown by Firefly", "same width in every layer"
@@ -30,8 +30,12 @@ def make_table(record: Record) -> str:
     return "\n".join(lines)
 
 
-def write_report(folder: Path, record: Record, setting: Setting, seed: int, seconds: float) -> Path:
-    settings = {**describe(setting), "seed": seed, "time": f"{seconds:.0f} s on one core, torch {torch.__version__}"}
+def write_report(folder: Path, record: Record, setting: Demo, seed: int, seconds: float) -> Path:
+    settings = {
+        **tell_setting(setting),
+        "seed": seed,
+        "time": f"{seconds:.0f} s on one core, torch {torch.__version__}",
+    }
     content = {"settings": asdict(setting), "seed": seed, "seconds": seconds, **asdict(record)}
     (folder / "history.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     shown = {GROWN, *(f"{width} channels" for width in setting.fixed)}
@@ -48,7 +52,7 @@ def write_report(folder: Path, record: Record, setting: Setting, seed: int, seco
     )
 
 
-def tell(record: Record, setting: Setting) -> str:
+def tell(record: Record, setting: Demo) -> str:
     """The text of the page, from what was measured."""
     grown = [point for point in record.points if point["series"] == GROWN][1:]
     fixed = [point for point in record.points if point["series"] == FIXED]
@@ -75,7 +79,7 @@ def compare(point: Row, fixed: list[Row]) -> str:
     return "on the blue line" if abs(points) < 0.05 else f"{abs(points):.1f} points {where} the blue line"
 
 
-def describe(setting: Setting) -> Row:
+def tell_setting(setting: Demo) -> Row:
     learn = (
         f"{setting.epochs} epochs of batches of {setting.batch}, moved by up to a pixel; SGD, Nesterov momentum 0.9, "
     )

@@ -94,9 +94,16 @@ def grow_nash(
     how, world = line.setting, line.world
     train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
 
+    trained: list[int] = []  # epochs
+
     def tune(child: nn.Module) -> None:
-        options: dict[str, Any] = {"augment": world.augment, "device": world.device, "progress": False, "seed": step}
-        fit(child, train, how.child, batch=how.batch, lr=0.05, **options)
+        options: dict[str, Any] = {
+            "augment": world.augment,
+            "device": world.place.device,
+            "progress": False,
+            "seed": step,
+        }
+        trained.append(len(fit(child, train, how.child, batch=how.batch, lr=0.05, **options)))
 
     growth = baselines.nash(
         model,
@@ -110,7 +117,7 @@ def grow_nash(
         judge=lambda child: 1 - evaluate(child, held).accuracy,
         **share(line, model, step),
     )
-    return Grown(growth, epochs=float(neighbours * how.child))
+    return Grown(growth, epochs=float(sum(trained)))
 
 
 def by(method: Method, *kinds: str) -> Grow:

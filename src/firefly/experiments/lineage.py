@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -24,69 +23,14 @@ from torch import Tensor, nn
 import firefly
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
-from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, hardware, latest, list_channels
+from firefly.experiments.notes import count_epochs, latest, read_note, write_note
+from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, hardware, list_channels
+from firefly.experiments.setting import START, Setting, World
 from firefly.stages.budget import Budget
 from firefly.surgery.residual import find_layers
 from firefly.training import History, evaluate, fit
 from firefly.training.precision import autocast, check_precision
 from firefly.training.resident import Batches, draw, upload
-from firefly.vision.data import Images
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a run is; every row of the results carries it."""
-
-    sizes: tuple[float, ...]  # after each growth, as shares of the full network's parameters
-    epochs: int = 20  # in every round, the learning rate falling along a cosine
-    long: int = 120  # the further epochs of a network that the table reports
-    batch: int = 128
-    lr: float = 0.1
-    long_lr: float | None = None  # of the further epochs, and of networks that never grow; None for the same
-    weight_decay: float = 5e-4
-    steps: int = 195  # of step one, with batches of twice the size: one epoch
-    rate: float = 0.02  # of step one
-    evaluate_on: int = 8  # such batches for the scores of a growth
-    unseen: bool = False  # whether these are others than those of step one
-    split: float = 1.0  # ε of a split
-    new: float = 0.03  # ε of a new neuron
-    candidates: int = 50  # m', new neurons per width
-    budget: str = "parameters"  # up to the next size; "both": FLOPs by the same factor; "neurons", "flops": by `more`
-    more: float = 0.3
-    power: float = 1.0  # candidates are ranked by gain / cost^power
-    multiple: int = 1  # of which the grown widths are multiples: 8 trains faster on a GPU
-    rank: str = "decrease"
-    carry: bool = True  # the optimiser's momentum into the next round
-    child: int = 2  # epochs that NASH trains each of its 8 children
-    images: int | None = None  # only so many training images
-    held_out: int = 0  # training images to measure on, instead of the test set
-
-
-BUDGETS = ("parameters", "both", "neurons", "flops")
-START = ("epochs", "batch", "lr", "weight_decay", "images", "held_out")  # what the start network depends on
-
-
-@dataclass(frozen=True)
-class World:
-    """What all lines of an experiment share."""
-
-    experiment: str
-    make: Callable[[Any], nn.Module]  # widths -> network
-    start: int
-    train: Images
-    test: Images
-    device: torch.device
-    folder: Path  # of the trainings under way
-    results: Path
-    report: tuple[float, ...] = ()  # the sizes that the table reports, where networks are trained on
-    augment: bool | str = True  # crop and mirror; "crop" never mirrors
-    deadline: float = float("inf")  # time.monotonic() after which no step is begun
-    say: Callable[[str], None] = print
-    shared: bool = False  # with other runs on the same machine: seconds say little
-
-    @cached_property
-    def full(self) -> int:
-        return count(self.make("full"))
 
 
 @dataclass(frozen=True)
@@ -96,6 +40,12 @@ class State:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     history: History
+    before: int = 0  # epochs that it was trained for in earlier rounds
+
+    @property
+    def epochs(self) -> int:
+        """That it was trained for in all."""
+        return self.before + len(self.history)
 
 
 Grow = Callable[["Line", nn.Module, torch.optim.Optimizer, Budget, int], "Grown"]
@@ -136,13 +86,14 @@ class Line:
             seed=1000 * self.seed + seed,
             evaluate_every=epochs,
             checkpoint=folder,
-            device=self.world.device,
+            device=self.world.place.device,
             progress=False,
         )
 
-    def train_long(self, model: nn.Module, folder: Path, epochs: int, seed: int) -> History:
-        """The training of a network that the table reports."""
-        return self.train(model, folder, epochs, seed, self.make_optimizer(model, self.setting.long_lr))
+    def train_long(self, model: nn.Module, folder: Path, epochs: int, seed: int) -> State:
+        """The training of a network that the table reports, from here on."""
+        optimizer = self.make_optimizer(model, self.setting.long_lr)
+        return State(model, optimizer, self.train(model, folder, epochs, seed, optimizer))
 
     def make_optimizer(self, model: nn.Module, lr: float | None = None) -> torch.optim.SGD:
         how = self.setting
@@ -150,7 +101,7 @@ class Line:
 
     def make_start(self) -> nn.Module:
         torch.manual_seed(self.seed)
-        return self.world.make(self.world.start).to(self.world.device)
+        return self.world.make(self.world.start).to(self.world.place.device)
 
     @property
     def start(self) -> Self:
@@ -161,14 +112,16 @@ class Line:
         """Where a training is kept; lines of other experiments or settings do not meet, but they share the start."""
         keys = START if self.method == "start" else asdict(self.setting)
         told = json.dumps([self.world.experiment, *(getattr(self.setting, key) for key in keys)])
-        return self.world.folder / f"{self.method}-{self.seed}-{sha256(told.encode()).hexdigest()[:8]}" / str(step)
+        return (
+            self.world.place.folder / f"{self.method}-{self.seed}-{sha256(told.encode()).hexdigest()[:8]}" / str(step)
+        )
 
     # ---- a growth ------------------------------------------------------------------------------------------------
 
     def batches(self, step: int) -> Batches:
         """An epoch's batches for a growth, twice as large as those of training; `grow` holds the first ones apart."""
-        lines = self.world.device.type == "cuda" and check_precision(None, self.world.device) == "bf16"
-        data = upload(self.world.train, self.world.device, augment=self.world.augment, channels_last=lines)
+        lines = self.world.place.device.type == "cuda" and check_precision(None, self.world.place.device) == "bf16"
+        data = upload(self.world.train, self.world.place.device, augment=self.world.augment, channels_last=lines)
         table = draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000)
         again = table[: 0 if self.setting.unseen else self.setting.evaluate_on]
         return Batches(data, torch.cat([again, table]))
@@ -183,7 +136,7 @@ class Line:
         return self.anatomy
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        with autocast(check_precision(None, self.world.device), self.world.device):
+        with autocast(check_precision(None, self.world.place.device), self.world.place.device):
             answers = model(batch[0])
         return nn.functional.cross_entropy(answers.float(), batch[1])
 
@@ -209,7 +162,7 @@ class Line:
         mine = {(row["step"], row["final"]) for row in done if (row["method"], row["seed"]) == (self.method, self.seed)}
         state: State | None = None
         for step, final in self.plan(mine):
-            if time.monotonic() > self.world.deadline:
+            if time.monotonic() > self.world.place.deadline:
                 return False
             if final:
                 self.take_long(step)
@@ -238,26 +191,24 @@ class Line:
         model = self.make_start()
         optimizer = self.make_optimizer(model)
         line = self if step else self.start
-        return State(model, optimizer, line.train(model, line.folder(step), self.setting.epochs, step, optimizer))
+        history = line.train(model, line.folder(step), self.setting.epochs, step, optimizer)
+        return State(model, optimizer, history, read_note(line.folder(step))["before"] if step else 0)
 
     def take_step(self, state: State | None, step: int, write: bool) -> State:
         """Grow and train for a round; a training that was begun is taken up instead."""
         folder = self.folder(step)
         if (folder / "fit.json").exists():
-            told = json.loads((folder / "growth.json").read_text())
             state = self.resume(step)
         else:
             before = state or self.resume(step - 1)
             before.model.train()
             optimizer = before.optimizer if self.setting.carry else self.make_optimizer(before.model)
-            told = self.take_growth(before.model, optimizer, step)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "growth.json").write_text(json.dumps(told))
+            write_note(folder, before.epochs, self.take_growth(before.model, optimizer, step))
             optimizer = optimizer if self.setting.carry else self.make_optimizer(before.model)
             history = self.train(before.model, folder, self.setting.epochs, step, optimizer)
-            state = State(before.model, optimizer, history)
+            state = State(before.model, optimizer, history, before.epochs)
         if write:
-            self.write(state.model, state.history, step, False, told)
+            self.write(state, step, False, read_note(folder)["growth"])
         if step > 1:
             rmtree(self.folder(step - 1), ignore_errors=True)
         return state
@@ -267,7 +218,7 @@ class Line:
         before = evaluate(model, self.world.test).loss
         start = time.perf_counter()
         grown = self.grow(self, model, optimizer, self.budget(step, count(model)), step)
-        if self.world.device.type == "cuda":
+        if self.world.place.device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         if self.anatomy is not None:
@@ -278,27 +229,28 @@ class Line:
 
     def take_long(self, step: int) -> None:
         """Train a copy of the network on, for the table."""
-        folder = self.folder(f"{step}-long")
+        folder, before = self.folder(f"{step}-long"), self.folder(step)
         model = self.make_start()
         if not (folder / "fit.json").exists():
-            firefly.load(latest(self.folder(step)), model)
-        history = self.train_long(model, folder, self.setting.long, 100 + step)
-        self.write(model, history, step, True, {})
+            firefly.load(latest(before), model)
+            write_note(folder, read_note(before)["before"] + count_epochs(before), {})
+        state = self.train_long(model, folder, self.setting.long, 100 + step)
+        self.write(replace(state, before=read_note(folder)["before"]), step, True, {})
         rmtree(folder, ignore_errors=True)
 
-    def write(self, model: nn.Module, history: History, step: int, final: bool, told: Row) -> None:
+    def write(self, state: State, step: int, final: bool, told: Row) -> None:
         """One row of the results; `told` goes into it as it is."""
-        row = self.describe(model, history, step, final) | told
-        append(self.world.results, row)
-        self.world.say(
+        row = self.make_row(state, step, final) | told
+        append(self.world.place.results, row)
+        self.world.place.say(
             f"{self.method} {self.seed}, step {step}{' long' if final else ''}: {row.get('structure', '')} "
             f"{row['parameters']:,} parameters ({row['share']:.2%}), {100 * accuracy(row):.2f} %, "
             f"{row['train_seconds']:.0f} s"
             + (f", grown in {told['growth_seconds']:.1f} s" if "growth_seconds" in told else "")
         )
 
-    def describe(self, model: nn.Module, history: History, step: int, final: bool) -> Row:
-        how, world = self.setting, self.world
+    def make_row(self, state: State, step: int, final: bool) -> Row:
+        how, world, model, history = self.setting, self.world, state.model, state.history
         measured = "held_accuracy" if how.held_out else "test_accuracy"
         return {
             "experiment": world.experiment,
@@ -308,27 +260,27 @@ class Line:
             "step": step,
             "final": final,
             "parameters": count(model),
-            "flops": count_flops(model, torch.zeros(world.train.images.shape[1:], device=world.device)),
+            "flops": count_flops(model, torch.zeros(world.train.images.shape[1:], device=world.place.device)),
             "share": count(model) / world.full,
             measured: history.accuracy,
             "train_loss": history[-1].loss,
-            "epochs": self.count_epochs(step, final),
+            "epochs": state.epochs,
             "train_seconds": round(history.seconds, 2),
             "widths": list_channels(model),
             "layers": {name: layer.make.weight.shape[0] for name, layer in find_layers(model).items()},
-            "device": hardware(world.device),
-            **({"shared": True} if world.shared else {}),
+            "device": hardware(world.place.device),
+            **({"shared": True} if world.place.shared else {}),
             "config": json.loads(json.dumps(asdict(how))),
         }
 
-    def count_epochs(self, step: int, final: bool) -> int:
-        """How long a network of this step has been trained in all."""
-        return self.setting.epochs * (step + 1) + (self.setting.long if final else 0)
+    def plan_epochs(self, step: int) -> int:
+        """How long a network of this step that the table reports is to be trained in all."""
+        return self.setting.epochs * (step + 1) + self.setting.long
 
 
 def run_line(line: Line, done: list[Row]) -> bool:
     """The start network, if there is none yet, then all that is missing of a line; False if time ran out."""
-    if time.monotonic() > line.world.deadline:
+    if time.monotonic() > line.world.place.deadline:
         return False
     prepare_start(line, done)
     return line.run(done)
@@ -338,12 +290,11 @@ def prepare_start(line: Line, done: list[Row]) -> None:
     """Train the start network of this seed, which all methods grow, if that has not been done."""
     if not any(row["method"] == "start" and row["seed"] == line.seed for row in done):
         state = line.resume(0)
-        line.start.write(state.model, state.history, 0, False, {})
+        line.start.write(state, 0, False, {})
 
 
 def train_whole(line: Line, widths: Any, step: int) -> None:
     """A network that never grows, from random weights, for as long as the grown one of that step."""
     torch.manual_seed(10_000 + line.seed)
-    model = line.world.make(widths).to(line.world.device)
-    history = line.train_long(model, line.folder(step), line.count_epochs(step, True), 200 + step)
-    line.write(model, history, step, True, {})
+    model = line.world.make(widths).to(line.world.place.device)
+    line.write(line.train_long(model, line.folder(step), line.plan_epochs(step), 200 + step), step, True, {})

@@ -16,8 +16,8 @@ from torch import nn
 
 from firefly.errors import FireflyError
 from firefly.experiments import curves, rows
-from firefly.experiments.lineage import BUDGETS, Setting, World
 from firefly.experiments.rows import Row, settings
+from firefly.experiments.setting import BUDGETS, Place, Setting, World
 from firefly.training.recipe import find_device
 from firefly.vision.data import Images, hold_out
 
@@ -99,21 +99,16 @@ def make_world(
     train, test = hold_out(train, setting.held_out) if setting.held_out else (train, load("test"))
     if setting.images is not None:
         train, test = (part.take(torch.arange(min(setting.images, len(part)))) for part in (train, test))
-    return World(
-        name,
-        lambda widths: make(train, widths),
-        start,
-        train.to(device),
-        test.to(device),
+    place = Place(
         device,
         folder,
         args.out or folder / "results.jsonl",
-        tuple(args.report or report),
-        augment,
         time.monotonic() + 60 * args.minutes if args.minutes else float("inf"),
         lambda text: print(text, flush=True),
         args.shared,
     )
+    data = train.to(device), test.to(device)
+    return World(name, lambda widths: make(train, widths), start, *data, place, tuple(args.report or report), augment)
 
 
 def read_rows(path: Path) -> list[Row]:

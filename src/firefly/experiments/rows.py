@@ -15,16 +15,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
 from firefly.errors import FireflyError
+from firefly.experiments.versions import list_versions
 from firefly.surgery.residual import find_layers
 from firefly.surgery.swap import switched
 
 Row = dict[str, Any]
 
 
-def append(path: Path, row: Row) -> None:
+def append(path: Path, *rows: Row) -> None:
+    """Write rows through to the disk, with the versions that they were measured with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write("".join(json.dumps(row | {"versions": list_versions()}) + "\n" for row in rows))
         file.flush()
         os.fsync(file.fileno())
 
@@ -135,8 +137,3 @@ def find_widths(rows: list[Row], seed: int, step: int) -> Any:
         if (row["method"], row["seed"], row["step"]) == ("firefly", seed, step):
             return row["widths"]
     raise FireflyError(f"scratch takes the widths that firefly found: run --methods firefly --seeds {seed} first")
-
-
-def latest(folder: Path) -> Path:
-    """The checkpoint that a finished training has left."""
-    return folder / str(json.loads((folder / "fit.json").read_text())["checkpoint"])

@@ -5,17 +5,15 @@
 
 The truths are RBF networks of 15 neurons with w, θ ~ N(0, 3), 3 taken as the standard deviation. The loss is the plain
 mean squared error, not divided by the variance of the truth, which every row gives beside it. What the paper leaves
-open is set in `Setting`, chosen on truths 1000 to 1039, of which none is reported: three rates of Adam, three spreads
+open is set in `Toy`, chosen on truths 1000 to 1039, of which none is reported: three rates of Adam, three spreads
 of the start, about thirty settings of Firefly's step one and thirteen of RandSearch.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
@@ -28,14 +26,14 @@ import firefly
 from firefly.baselines import random_search, splitting
 from firefly.errors import FireflyError
 from firefly.experiments.rbf import RBF, Data, draw_network, draw_truth, mean_square, train
+from firefly.experiments.rows import Row, append
 from firefly.experiments.rows import read_rows as read
+from firefly.experiments.toy_figure import plot, table
 from firefly.progress import Line
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Toy:
     """What a run is; every row of the results carries it."""
 
     neurons: int = 12
@@ -50,8 +48,8 @@ class Setting:
     tries: int = 3  # of RandSearch
 
 
-FULL = Setting()
-QUICK = Setting(neurons=8, iterations=1000)
+FULL = Toy()
+QUICK = Toy(neurons=8, iterations=1000)
 TRUTHS = {"quick": 3, "full": 20}
 GROUP = 4  # truths that are worked on, and written, together
 
@@ -73,13 +71,11 @@ def run(args: Namespace) -> int:
         raise FireflyError(f"--truths {args.truths}: give at least 1")
     done = {row["seed"] for row in read_rows(path, setting)}
     left = [seed for seed in seeds if seed not in done]
-    path.parent.mkdir(parents=True, exist_ok=True)
     line = Line()
     for first in range(0, len(left), GROUP):
         group = left[first : first + GROUP]
         rows = measure(group, setting, partial(_say, line, f"truths {group[0]}-{group[-1]}"))
-        with path.open("a") as file:
-            file.write("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+        append(path, *rows)
     rows = [row for row in read_rows(path, setting) if row["seed"] in seeds]
     print(table(rows))
     print(f"\n{len(rows)} networks in {path}")
@@ -88,7 +84,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def read_rows(path: Path, setting: Setting) -> list[Row]:
+def read_rows(path: Path, setting: Toy) -> list[Row]:
     """The rows of a results file, all of them of this setting."""
     rows = read(path) if path.exists() else []
     if any(row.get("config") != asdict(setting) for row in rows):
@@ -113,22 +109,22 @@ def _shared(net: RBF, data: Data, seed: int) -> dict[str, Any]:
     return {"example": data[0], "budget": firefly.Neurons(1), "anatomy": anatomy, "evaluate_on": 1, "seed": seed}
 
 
-def _neighborhood(setting: Setting, new: int) -> list[Any]:
+def _neighborhood(setting: Toy, new: int) -> list[Any]:
     kinds: list[Any] = [firefly.Split(setting.split)]
     return [*kinds, firefly.New(new, setting.new, scale=setting.scale)] if new else kinds
 
 
-def grow_firefly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -> firefly.Growth:
+def grow_firefly(net: RBF, data: Data, seed: int, setting: Toy, new: int) -> firefly.Growth:
     how: dict[str, Any] = {"neighborhood": _neighborhood(setting, new), "steps": setting.steps, "lr": setting.step_lr}
     return firefly.grow(net, mean_square, [data], **how, **_shared(net, data, seed))
 
 
-def grow_splitting(net: RBF, data: Data, seed: int, setting: Setting) -> firefly.Growth:
+def grow_splitting(net: RBF, data: Data, seed: int, setting: Toy) -> firefly.Growth:
     how: dict[str, Any] = {"neighborhood": [firefly.Split()], "method": splitting()}
     return firefly.grow(net, mean_square, [data], **how, **_shared(net, data, seed))
 
 
-def grow_randomly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -> firefly.Growth:
+def grow_randomly(net: RBF, data: Data, seed: int, setting: Toy, new: int) -> firefly.Growth:
     def tune(child: Any) -> None:
         train([child], [data], setting.steps, setting.lr)
 
@@ -136,7 +132,7 @@ def grow_randomly(net: RBF, data: Data, seed: int, setting: Setting, new: int) -
     return random_search(net, mean_square, [data], tune=tune, **how, **_shared(net, data, seed))
 
 
-GROWN: dict[str, Callable[[RBF, Data, int, Setting], firefly.Growth]] = {
+GROWN: dict[str, Callable[[RBF, Data, int, Toy], firefly.Growth]] = {
     "firefly": partial(grow_firefly, new=5),
     "firefly-split": partial(grow_firefly, new=0),
     "splitting": grow_splitting,
@@ -163,14 +159,14 @@ class Lineage:
     growth_seconds: float = 0.0
     train_seconds: float = 0.0
 
-    def grow(self, step: int, setting: Setting) -> None:
+    def grow(self, step: int, setting: Toy) -> None:
         start = time.perf_counter()
         growth = GROWN[self.method](self.net, self.data, 100 * self.seed + step, setting)
         self.growth_seconds += time.perf_counter() - start
         added = growth.added.get("hidden", {})
         self.kinds.append(next((kind for kind, count in added.items() if count), "none"))
 
-    def row(self, step: int, iterations: int, setting: Setting) -> Row:
+    def row(self, step: int, iterations: int, setting: Toy) -> Row:
         loss = mean_square(self.net, self.data).item()
         return {
             "experiment": "toy",
@@ -192,7 +188,7 @@ class Lineage:
         }
 
 
-def measure(seeds: Sequence[int], setting: Setting, say: Callable[[str], None] = lambda text: None) -> list[Row]:
+def measure(seeds: Sequence[int], setting: Toy, say: Callable[[str], None] = lambda text: None) -> list[Row]:
     """Every method on these truths, all networks of the same age trained side by side."""
     truths = {seed: draw_truth(seed) for seed in seeds}
     grown = [
@@ -226,96 +222,6 @@ def _train_all(lineages: list[Lineage], iterations: int, lr: float) -> None:
     train([one.net for one in lineages], [one.data for one in lineages], iterations, lr)
     for one in lineages:
         one.train_seconds += (time.perf_counter() - start) / len(lineages)
-
-
-# ---- reporting -------------------------------------------------------------------------------------------------------
-
-PANELS = {
-    "(a) methods": {
-        "firefly": "Firefly",
-        "firefly-split": "Firefly (split)",
-        "splitting": "Splitting",
-        "random-search": "RandSearch (split+new)",
-        "random-search-split": "RandSearch (split)",
-        "scratch": "Scratch",
-    },
-    "(b) Firefly with m' new candidates": {
-        "firefly-split": "m' = 0",
-        "firefly-1-new": "m' = 1",
-        "firefly-2-new": "m' = 2",
-        "firefly": "m' = 5",
-        "firefly-10-new": "m' = 10",
-    },
-}
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The loss of one method over the truths, at each number of neurons."""
-
-    neurons: list[int]
-    mean: list[float]
-    error: list[float]  # standard error of the mean
-    median: list[float]
-
-
-def summarise(rows: Iterable[Row], method: str) -> Curve:
-    losses: dict[int, list[float]] = {}
-    for row in rows:
-        if row["method"] == method:
-            losses.setdefault(row["step"] + 1, []).append(row["loss"])
-    found = sorted(losses.items())
-    return Curve(
-        [neurons for neurons, _ in found],
-        [statistics.fmean(values) for _, values in found],
-        [statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0 for _, values in found],
-        [statistics.median(values) for _, values in found],
-    )
-
-
-def table(rows: list[Row]) -> str:
-    """Mean ± standard error and median of the loss, over the truths, for some numbers of neurons."""
-    labels = {**PANELS["(b) Firefly with m' new candidates"], **PANELS["(a) methods"]}
-    most = max((row["step"] + 1 for row in rows), default=0)
-    columns = [neurons for neurons in (2, 4, 6, 8, 10, 12) if neurons <= most]
-    lines = ["loss (mean squared error): mean ± standard error (median)", f"{'neurons':24}"]
-    lines[1] += "".join(f"{neurons:>30}" for neurons in columns)
-    for method in sorted(labels, key=list(labels).index):
-        curve = summarise(rows, method)
-        if curve.neurons:
-            at = [curve.neurons.index(neurons) for neurons in columns]
-            cells = [f"{curve.mean[i]:.2g} ± {curve.error[i]:.1g} ({curve.median[i]:.2g})" for i in at]
-            lines.append(f"{labels[method]:24}" + "".join(f"{cell:>30}" for cell in cells))
-    return "\n".join(lines)
-
-
-def plot(rows: list[Row], path: Path | str) -> Path:
-    """The two panels of Fig. 2 as PNG and SVG: mean with standard error, and the median as a dotted line."""
-    if find_spec("matplotlib") is None:
-        raise FireflyError("figures need matplotlib: pip install 'firefly-descent[report]'")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    methods = list(dict.fromkeys(method for labels in PANELS.values() for method in labels))
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    for axes, (title, labels) in zip(figure.subplots(1, 2, sharey=True), PANELS.items()):
-        for number, (method, label) in enumerate(labels.items()):
-            curve, color = summarise(rows, method), f"C{methods.index(method)}"
-            where = [neurons + 0.05 * (number - (len(labels) - 1) / 2) for neurons in curve.neurons]  # side by side
-            bars = {"yerr": curve.error, "marker": "o", "markersize": 3.5, "capsize": 2, "linewidth": 1.5}
-            axes.errorbar(where, curve.mean, **bars, color=color, label=label)
-            axes.plot(where, curve.median, color=color, linestyle=":", linewidth=1)
-        axes.set(title=title, xlabel="neurons", yscale="log")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", loc="lower left")
-    truths = len({row["seed"] for row in rows})
-    figure.axes[0].set_ylabel(f"training loss (MSE), {truths} truths\nmean ± standard error; dotted: median")
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "toy"}):  # the same rows give the same files
-        figure.savefig(path.with_suffix(".png"), dpi=150)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    return path.with_suffix(".png")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ from torch import nn
 
 from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
-from firefly.experiments.lineage import START, Line, Setting, World, run_line, train_whole
+from firefly.experiments.lineage import Line, run_line, train_whole
 from firefly.experiments.options import complete, plain, read_own, read_rows
 from firefly.experiments.rows import Row, find_widths
+from firefly.experiments.setting import START, Setting, World
 from firefly.vision import data, models
 
 WHOLE = ("scratch", "full")  # networks that never grow
@@ -60,7 +61,11 @@ class Wider:
         methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
         options.conclude(
-            find_rows(world.results, setting), self.table, world.results, world.folder / f"{self.name}.png", finished
+            find_rows(world.place.results, setting),
+            self.table,
+            world.place.results,
+            world.place.folder / f"{self.name}.png",
+            finished,
         )
         return 0
 
@@ -83,7 +88,7 @@ class Wider:
 
 def measure(world: World, setting: Setting, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
-    done = read_own(world.results, setting)
+    done = read_own(world.place.results, setting)
     line = Line(method, seed, setting, world, METHODS.get(method))
     return measure_whole(line, done) if method in WHOLE else run_line(line, done)
 
@@ -93,7 +98,7 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
     for step in line.reported if line.method == "scratch" else line.reported[:1]:
         if is_done(line, done, step):
             continue
-        if time.monotonic() > line.world.deadline:
+        if time.monotonic() > line.world.place.deadline:
             return False
         train_whole(line, "full" if line.method == "full" else find_widths(done, line.seed, step), step)
     return True
@@ -101,8 +106,8 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
 
 def is_done(line: Line, done: list[Row], step: int) -> bool:
     if line.method == "full":
-        epochs = line.count_epochs(step, True)
-        rows = [row for row in find_full(line.world.results, line.setting) if row["epochs"] == epochs]
+        epochs = line.plan_epochs(step)
+        rows = [row for row in find_full(line.world.place.results, line.setting) if row["epochs"] == epochs]
     else:
         rows = [row for row in done if row["method"] == line.method and row["step"] == step]
     return any(row["seed"] == line.seed for row in rows)

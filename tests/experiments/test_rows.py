@@ -1,0 +1,68 @@
+"""A row says what it was measured with, and how long its network was trained, counted and not computed."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from firefly.errors import FireflyError
+from firefly.experiments import notes, versions
+from firefly.experiments.rows import append
+from firefly.experiments.versions import find_commit, list_versions
+
+
+def test_every_row_carries_its_versions(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "rows.jsonl"
+    append(path, {"method": "one"})
+    append(path, {"method": "two"}, {"method": "three"})
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["method"] for row in rows] == ["one", "two", "three"]
+    for row in rows:
+        assert row["versions"].keys() == {"firefly", "commit", "torch", "cuda", "cudnn"}
+        assert row["versions"]["torch"] == torch.__version__ and row["versions"]["cuda"] == torch.version.cuda
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    return subprocess.run(["git", "-C", str(folder), *who, *words], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_commit_is_that_of_the_checkout_and_changes_show(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "firefly"
+    package.mkdir(parents=True)
+    assert find_commit(package) is None  # installed, not checked out
+    (package / "code.py").write_text("1")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")[:12]
+    assert find_commit(package) == commit
+    (tmp_path / "notes.txt").write_text("beside the code")
+    assert find_commit(package) == commit
+    (package / "code.py").write_text("2")
+    assert find_commit(package) == f"{commit}+"
+    other = tmp_path / "lib" / "firefly"
+    other.mkdir(parents=True)
+    assert find_commit(other) is None  # in somebody's checkout, but not of ours
+
+
+def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(*given: Any, **named: Any) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(versions.subprocess, "run", missing)
+    assert find_commit(tmp_path) is None
+    list_versions.cache_clear()
+    assert list_versions()["commit"] is None and list_versions()["torch"]
+    list_versions.cache_clear()
+
+
+def test_what_an_older_version_did_not_count_is_refused(tmp_path: Path) -> None:
+    notes.write_note(tmp_path, 7, {"growth_seconds": 1.0})
+    assert notes.read_note(tmp_path) == {"before": 7, "growth": {"growth_seconds": 1.0}}
+    (tmp_path / "growth.json").write_text(json.dumps({"growth_seconds": 1.0}))
+    with pytest.raises(FireflyError, match="older version"):
+        notes.read_note(tmp_path)
