@@ -55,7 +55,7 @@ def test_the_grown_network_is_no_worse_however_badly_it_was_chosen() -> None:
         assert growth.loss_after <= 1.001 * before
 
 
-@pytest.mark.parametrize("rank", ["decrease"])
+@pytest.mark.parametrize("rank", ["decrease", "magnitude"])
 def test_an_average_of_the_weights_takes_the_same_step(rank: str) -> None:
     for seed in SEEDS:
         model, batch = make_task(seed)

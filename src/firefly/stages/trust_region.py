@@ -18,20 +18,19 @@ from firefly.stages.scores import scaled
 from firefly.surgery.norms import adopt_statistics, average_statistics
 from firefly.surgery.swap import clone_buffers, swapped, switched
 
-HALVINGS = 12
+FACTORS = [0.5**halvings for halvings in range(12)]  # of the step that are tried
 
 
 def shorten(over: OverGrown, loss: Loss, held: list[Any], limit: float, seed: int) -> tuple[float, float]:
     """L(ε̃), and the factor of the step; while it is not below the limit, take half of the step."""
-    factor = 1.0
-    for _ in range(HALVINGS):
+    whole = over.epsilon
+    for factor in FACTORS:
+        over.epsilon = scaled(whole, factor)
         torch.manual_seed(seed)
         with over.attached():
             value = mean_loss(loss, over.model, held)
         if value < limit:
             break
-        factor /= 2
-        over.epsilon = scaled(over.epsilon, 0.5)
     if not math.isfinite(value):
         raise FireflyError(f"the loss of the over-grown network is {value}: check the batches, or lower the epsilon")
     return value, factor
@@ -49,13 +48,11 @@ def settle(
 ) -> tuple[dict[str, Tensor], float, float]:
     """The grown tensors, their loss, and the factor of the step; while it is above the limit, take half of the step."""
     sized = over.anatomy.mirrored(sizes)
-    factor = 1.0
-    for _ in range(HALVINGS):
+    for factor in FACTORS:
         tensors = make_grown(over, plans, scaled(epsilon, factor))
         after = measure_loss(loss, over.model, held, seed, tensors, sized)
         if after <= limit:
             break
-        factor /= 2
     if not math.isfinite(after):
         raise FireflyError(f"the loss of the grown network is {after}: check the batches, or lower the epsilon")
     if over.model.training:  # in eval mode the statistics are part of the function that was optimised
