@@ -20,7 +20,7 @@ def test_every_fault_can_be_put_in_exactly_once(fault: mutants.Fault) -> None:
 
 
 def test_there_are_enough_and_no_two_are_one() -> None:
-    assert len(FAULTS) >= 30
+    assert len(FAULTS) >= 60
     assert not [key for key, count in Counter((one.file, one.line, one.fault) for one in FAULTS).items() if count > 1]
     assert not [key for key, count in Counter(one.wrong for one in FAULTS).items() if count > 1]
 
