@@ -117,7 +117,9 @@ def test_a_schedule_without_memory_takes_no_state(schedule, state):
         schedule.load_state_dict(state)
 
 
-@pytest.mark.parametrize("value", [5, None, "every 10", Every, lambda epoch: True, {"epochs": 3}], ids=str)
+@pytest.mark.parametrize(
+    "value", [5, None, "every 10", Every, lambda epoch: True, {"epochs": 3}], ids=[str(k) for k in range(6)]
+)
 def test_what_is_no_schedule_is_refused(value):
     with pytest.raises(FireflyError, match=r"schedule=.*give Every\(10\)"):
         check_schedule(value)
