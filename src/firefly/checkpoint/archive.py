@@ -93,6 +93,18 @@ class Lock:
 
 def read(folder: Path) -> tuple[Json, Tensors]:
     """The JSON of a checkpoint and its tensors in the memory format they had, if both are whole."""
+    content, tensors = unpack(folder)
+    content.setdefault("deeper", [])
+    path = folder / "checkpoint.json"
+    check_form(content, CONTENT, f"{path}: content")
+    for kind, form in (("optimizer", OPTIMIZER), ("grower", object)):
+        if content.setdefault(kind, None) is not None:
+            check_form(content[kind], form, f"{path}: {kind}")
+    return content, tensors
+
+
+def unpack(folder: Path) -> tuple[Json, Tensors]:
+    """The same for a folder of any content that `publish` wrote."""
     path = folder / "checkpoint.json"
     if not path.is_file():
         missing = "checkpoint.json in the folder" if folder.is_dir() else "folder"
@@ -107,13 +119,7 @@ def read(folder: Path) -> tuple[Json, Tensors]:
     if hashlib.sha256(data).hexdigest() != head["sha256"]:
         raise FireflyError(f"{file} is truncated or altered (its hash differs): load another checkpoint")
     tensors = read_tensors(file, data, head["strides"])
-    content = json.loads(text, object_hook=partial(revive, tensors=tensors))
-    content.setdefault("deeper", [])
-    check_form(content, CONTENT, f"{path}: content")
-    for kind, form in (("optimizer", OPTIMIZER), ("grower", object)):
-        if content.setdefault(kind, None) is not None:
-            check_form(content[kind], form, f"{path}: {kind}")
-    return content, tensors
+    return json.loads(text, object_hook=partial(revive, tensors=tensors)), tensors
 
 
 def check_json(path: Path, text: bytes) -> Json:

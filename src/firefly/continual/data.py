@@ -1,0 +1,52 @@
+"""A task's images: checked against its classes, and some of them held out, by image."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from firefly.errors import FireflyError
+from firefly.training.resident import split
+
+Data = Any  # an object with images and labels, and perhaps mean and std
+HELD_OUT = 0.1
+
+
+def hold_out(name: str, train: Any, valid: Any, classes: int, seed: int) -> tuple[Data, Data]:
+    """The images to train on, and others; a tenth of the former if the user gives none."""
+    train = check_data(name, "train", train, classes)
+    if valid is not None:
+        return train, check_data(name, "valid", valid, classes)
+    count = max(1, round(HELD_OUT * len(train.labels)))
+    if count >= len(train.labels):
+        raise FireflyError(f"task {name!r}: one image is too few to hold some out: give more, or valid=")
+    order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
+    return subset(train, order[count:].sort().values), subset(train, order[:count].sort().values)
+
+
+def check_data(name: str, part: str, data: Any, classes: int) -> Data:
+    """What the user gave, as an object with images and labels, if the labels are those of the classes."""
+    images, labels = split(data, f"task {name!r}: {part}")
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+        raise FireflyError(
+            f"task {name!r}: labels of {part} are {labels.dtype} of shape {tuple(labels.shape)}: give class numbers"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise FireflyError(
+            f"task {name!r}: {part} has labels from {low} to {high}, but {classes} classes are 0 to {classes - 1}: "
+            "number the classes of each task from 0, or give classes= as many as there are"
+        )
+    normal = () if isinstance(data, (tuple, list)) else ("mean", "std")
+    known = {key: getattr(data, key) for key in normal if hasattr(data, key)}
+    return SimpleNamespace(images=images, labels=labels.long(), **known)
+
+
+def subset(data: Data, numbers: Tensor) -> Data:
+    """These images of a data set."""
+    place = data.labels.device
+    picked = {"images": data.images[numbers.to(data.images.device)], "labels": data.labels[numbers.to(place)]}
+    return SimpleNamespace(**{**vars(data), **picked})

@@ -1,0 +1,91 @@
+"""The desk at which a task is learnt: a folder that holds the network between two trainings, and those of `fit`.
+
+Whoever is killed finds everything as it was at the last checkpoint; the folders of older tasks are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from firefly.checkpoint.archive import publish, unpack
+from firefly.checkpoint.forms import check_form
+from firefly.continual.store import LEARNING, find_task
+from firefly.errors import FireflyError
+from firefly.training.lock import hold
+
+Json = dict[str, Any]
+FORM = {"name": str, "classes": int, "lesson": dict, "lists": {str: [int]}, "rounds": [dict], "growths": [dict]}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where the task is kept meanwhile; nowhere if there is no folder."""
+
+    folder: Path | None
+    name: str
+    classes: int
+    lesson: Json
+
+    def find(self, name: str) -> Path | None:
+        """The folder of one training."""
+        return None if self.folder is None else self.folder / name
+
+    def save(self, content: Json, tensors: dict[str, Tensor]) -> None:
+        if self.folder is not None:
+            known = {"name": self.name, "classes": self.classes, "lesson": self.lesson}
+            publish(self.folder / "network", {**known, **content}, tensors)
+
+    def load(self) -> tuple[Json, dict[str, Tensor]] | None:
+        """What was saved last, if it was for the same task, to be learnt in the same way."""
+        if self.folder is None or not (self.folder / "network" / "checkpoint.json").exists():
+            return None
+        content, tensors = unpack(self.folder / "network")
+        check_form(content, FORM, f"{self.folder}: content")
+        asked = json.loads(json.dumps(self.lesson))
+        other = [key for key in asked if content["lesson"].get(key) != asked[key]]
+        other += ["classes"] if content["classes"] != self.classes else []
+        if content["name"] != self.name or other:
+            what = f"with another {other[0]}" if content["name"] == self.name else "and is not this one"
+            raise FireflyError(
+                f"the learning of task {content['name']!r} in {self.folder} was interrupted, {what}: "
+                "call learn for it as before, to go on, or delete that folder, to begin anew"
+            )
+        return content, tensors
+
+    def clear(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def at_desk(root: Path | None, name: str, classes: int, lesson: Json, tasks: int) -> Iterator[Desk]:
+    """A desk for the next task; one process at a time may sit at it."""
+    if root is None:
+        yield Desk(None, name, classes, lesson)
+        return
+    with hold(root):
+        if find_task(root, tasks + 1).exists():
+            raise FireflyError(f"{root}: another process has learnt a task meanwhile: open the master anew")
+        for stale in root.glob(".task-*-" + "[0-9a-f]" * 16):  # left by a process that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        desk = Desk(root / LEARNING, name, classes, lesson)
+        if tasks and is_finished(root, tasks):
+            desk.clear()
+        yield desk
+
+
+def is_finished(root: Path, tasks: int) -> bool:
+    """Whether what lies on the desk is the last task, whose folder has been written since."""
+    path = root / LEARNING / "network" / "checkpoint.json"
+    if not path.exists():
+        return False
+    name = json.loads((find_task(root, tasks) / "checkpoint.json").read_bytes())["name"]
+    return bool(json.loads(path.read_bytes()).get("name") == name)

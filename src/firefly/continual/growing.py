@@ -1,0 +1,115 @@
+"""One growth of a task's network (Sec. 2.4): unlocking and new neurons in one ranking, under one budget.
+
+After it the original of an unlocked neuron is read by nobody in this task: the copy, a newborn neuron that belongs to
+the task, takes its place in the task's list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firefly.continual.blueprint import fit_plain, list_tensors
+from firefly.continual.data import Data
+from firefly.continual.lesson import Lesson, Pupil
+from firefly.continual.lock import put_back
+from firefly.continual.ownership import Lists, find_places
+from firefly.descent import grow
+from firefly.errors import FireflyError
+from firefly.growth import Growth
+from firefly.neighborhood.kinds import Kind, New, Split, Unlock, read_neighborhood
+from firefly.stages.capturing import capturing
+from firefly.training.capture import Step
+from firefly.training.recipe import make_loss, settle
+from firefly.training.resident import Batches, draw, upload
+
+if TYPE_CHECKING:
+    from firefly.continual.master import Master
+
+CANDIDATES = 15  # brand-new ones in every width (app. B.4)
+
+
+def grow_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data) -> None:
+    """One growth, and the lists that belong to it."""
+    recipe = settle(lesson.recipe)
+    device, number = torch.device(recipe.device or "cpu"), len(pupil.growths)
+    look: dict[str, Any] = {
+        "augment": recipe.augment,
+        "cutout": recipe.cutout,
+        "channels_last": bool(recipe.channels_last),
+    }
+    data = upload(train, device, **look)
+    batches = Batches(data, draw(data, recipe.batch, recipe.seed + lesson.seed, recipe.epochs + number))
+    model = pupil.model.train()
+    with capturing(Step if device.type == "cuda" and recipe.graph is not False else None):
+        growth = grow(
+            model,
+            recipe.loss or make_loss(recipe.label_smoothing),
+            batches,
+            example=master.blueprint.example,
+            neighborhood=list_kinds(master, lesson, pupil),
+            budget=lesson.budget,
+            seed=lesson.seed + number,
+            anatomy=master.blueprint.find_anatomy(lesson.classes, pupil.sizes),
+            **lesson.growing,
+        )
+    settle_lists(master, pupil, growth)
+    put_back(master.hold(model.cpu(), pupil.lists))
+    steps = lesson.growing.get("steps", 100)
+    pupil.epochs["step one"] += steps * recipe.batch / len(data)
+    told = growth.to_dict()
+    pupil.growths.append({key: told[key] for key in TOLD})
+
+
+TOLD = ("added", "widths", "loss_before", "loss_overgrown", "loss_after", "predicted", "parameters", "seconds")
+
+
+def list_kinds(master: Master, lesson: Lesson, pupil: Pupil) -> list[Kind]:
+    """How the task may grow; what older tasks own may be unlocked, but neither moved nor split."""
+    locked = {name: numbers < master.born[name] for name, numbers in pupil.lists.items()}
+    any_locked = any(bool(one.any()) for one in locked.values())
+    if lesson.neighborhood is None:
+        return [Unlock(locked=locked) if any_locked else Split(), New(CANDIDATES)]
+    kinds = read_neighborhood(lesson.neighborhood)
+    moves = [kind for kind in kinds if kind.becomes and not isinstance(kind, Unlock)]
+    if any_locked and moves:
+        raise FireflyError(
+            f"task {lesson.name!r}: {moves[0].name!r} would change neurons of older tasks: use Unlock(...) and New(...)"
+        )
+    return [replace(kind, locked=locked) if isinstance(kind, Unlock) else kind for kind in kinds]
+
+
+def settle_lists(master: Master, pupil: Pupil, growth: Growth) -> None:
+    """Number the newborn neurons, and let the copy of an unlocked one stand where its original stood."""
+    order, lists = {}, {}
+    for name, known in pupil.lists.items():
+        before, after = growth.widths.get(name, (len(known), len(known)))
+        first = max(master.born[name], int(known.max()) + 1 if len(known) else 0)
+        numbers = torch.cat([known, torch.arange(first, first + after - before)])
+        unlocked = torch.tensor(sorted(growth.chosen.get(name, {}).get("unlock", [])), dtype=torch.long)
+        stays = torch.arange(before)
+        stays[unlocked] = torch.arange(before, before + len(unlocked))  # copies stand behind, in the same order
+        order[name] = torch.cat([stays, torch.arange(before + len(unlocked), after)])
+        lists[name] = numbers[order[name]]
+    sizes = {name: growth.widths.get(name, (0, len(known)))[1] for name, known in pupil.lists.items()}
+    reorder(master, pupil, order, sizes)
+    pupil.lists = lists
+
+
+def keep_only(master: Master, pupil: Pupil, kept: Lists) -> None:
+    """Leave out all neurons but these, by their places in the network."""
+    reorder(master, pupil, kept, pupil.sizes)
+    pupil.lists = {name: pupil.lists[name][places] for name, places in kept.items()}
+
+
+def reorder(master: Master, pupil: Pupil, order: Lists, sizes: Mapping[str, int]) -> None:
+    """Let the network hold these of its neurons, in this order; `sizes` says how many it has."""
+    blueprint, tensors = master.blueprint, list_tensors(pupil.model.cpu())
+    fewer = {}
+    for name, layout in {**blueprint.shared, **blueprint.followers, **blueprint.head}.items():
+        places = find_places(fit_plain(layout, tensors[name]), order, sizes)
+        fewer[name] = tensors[name].detach()[places]
+    blueprint.resize(pupil.model, fewer, {name: len(one) for name, one in order.items()})

@@ -1,0 +1,123 @@
+"""Learning one task: pick locked neurons, train, and grow as long as it pays (Sec. 2.4, Algorithm 2).
+
+The task's network is an ordinary model that `fit` and `grow` take as it is. Between two trainings it is kept on the
+desk (`desk.py`), so that a learning that was killed goes on from there, or from the last checkpoint of `fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firefly.continual.blueprint import list_tensors
+from firefly.continual.data import Data, hold_out
+from firefly.continual.desk import Desk, at_desk
+from firefly.continual.growing import grow_round, keep_only
+from firefly.continual.lesson import Lesson, Pupil
+from firefly.continual.lock import lock
+from firefly.continual.ownership import Task
+from firefly.continual.picking import pick_neurons, read_pick
+from firefly.continual.until import read_until
+from firefly.errors import FireflyError
+from firefly.training.fit import fit
+from firefly.training.optimizer import make_optimizer
+from firefly.training.recipe import settle
+
+if TYPE_CHECKING:
+    from firefly.continual.master import Master
+
+
+def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
+    if lesson.name in master:
+        raise FireflyError(
+            f"task {lesson.name!r} was learnt already, and stays as it is: give the new one another name"
+        )
+    train, valid = hold_out(lesson.name, train, valid, lesson.classes, lesson.seed)
+    with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), len(master)) as desk:
+        pupil = resume(master, lesson, desk) or begin(master, lesson, train, desk)
+        while True:
+            train_round(master, lesson, pupil, train, valid, desk)
+            reason = find_reason(master, lesson, pupil)
+            if reason:
+                break
+            grow_round(master, lesson, pupil, train)
+            keep(pupil, desk)
+        told = {"accuracy": pupil.rounds[-1]["accuracy"], "stopped": reason, "images": len(train.labels)}
+        told |= {"rounds": pupil.rounds, "growths": pupil.growths, "epochs": pupil.epochs, "lesson": lesson.tell()}
+        task = master.add(lesson.name, lesson.classes, pupil.lists, pupil.model, told)
+        desk.clear()
+    return task
+
+
+def begin(master: Master, lesson: Lesson, train: Data, desk: Desk) -> Pupil:
+    """The first network of the task: the locked neurons it picks, or a small one of its own."""
+    pick = read_pick(lesson.pick)
+    if not len(master) or pick.how == "none":
+        pupil = Pupil(*master.begin(lesson.classes, None, lesson.seed))
+    else:
+        everyone = {name: torch.arange(size) for name, size in master.born.items()}
+        pupil = Pupil(*master.begin(lesson.classes, everyone, lesson.seed))
+        if pick.how == "mask":
+            recipe = replace(lesson.recipe, epochs=pick.epochs, ema=None, stop=None)
+            kept = pick_neurons(master, pupil.model, pick, train, recipe, desk.find("mask"))
+            keep_only(master, pupil, kept)
+            pupil.epochs["mask"] = float(pick.epochs)
+    keep(pupil, desk)
+    return pupil
+
+
+def keep(pupil: Pupil, desk: Desk) -> None:
+    """Put the network where it is found again: the trainings before it are over."""
+    lists = {name: numbers.tolist() for name, numbers in pupil.lists.items()}
+    content = {"lists": lists, "rounds": pupil.rounds, "growths": pupil.growths, "epochs": pupil.epochs}
+    desk.save(content, list_tensors(pupil.model))
+
+
+def resume(master: Master, lesson: Lesson, desk: Desk) -> Pupil | None:
+    found = desk.load()
+    if found is None:
+        return None
+    content, tensors = found
+    lists = {name: torch.tensor(numbers, dtype=torch.long) for name, numbers in content["lists"].items()}
+    model = master.rebuild(lesson.classes, lists, tensors)
+    return Pupil(model, lists, content["rounds"], content["growths"], content["epochs"])
+
+
+def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid: Data, desk: Desk) -> None:
+    """Train what is the task's own; what older tasks own stays as it is."""
+    number = len(pupil.rounds)
+    recipe = settle(lesson.first if lesson.first is not None and not number else lesson.recipe)
+    model = pupil.model.to(recipe.device)
+    optimizer = make_optimizer(model, recipe)
+    handle = lock(optimizer, master.hold(model, pupil.lists))
+    history = fit(
+        model,
+        train,
+        recipe=recipe,
+        test=valid,
+        optimizer=optimizer,
+        checkpoint=desk.find(f"round-{number}"),
+        progress=lesson.progress,
+    )
+    handle.remove()
+    pupil.model = model if history.average is None else history.average
+    pupil.epochs["training"] += len(history)
+    told = {"accuracy": history.accuracy, "loss": history[-1].loss, "epochs": len(history)}
+    pupil.rounds.append({**told, "parameters": history[-1].parameters, "added": count_added(master, pupil)})
+
+
+def find_reason(master: Master, lesson: Lesson, pupil: Pupil) -> str | None:
+    """Why not to grow on, or None."""
+    accuracies = [round["accuracy"] for round in pupil.rounds]
+    reason = read_until(lesson.until).find_reason(accuracies, pupil.rounds[-1]["added"])
+    return reason or (f"{lesson.most} growths" if len(pupil.growths) >= lesson.most else None)
+
+
+def count_added(master: Master, pupil: Pupil) -> int:
+    """Parameters that the task adds to the master as it is now."""
+    tensors, blueprint = list_tensors(pupil.model), master.blueprint
+    private = sum(tensors[name].numel() for name in blueprint.private if name in blueprint.parameters)
+    own = ((master.find_own(lay, pupil.lists), tensors[name]) for name, lay in blueprint.shared.items())
+    return private + sum(int(free.expand(tensor.shape).sum()) for free, tensor in own)

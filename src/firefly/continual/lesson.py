@@ -1,0 +1,81 @@
+"""What is to be learnt, and how: all of it checked at once, and kept as JSON so that a learning can be taken up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from firefly.continual.ownership import Lists
+from firefly.continual.picking import Pick, read_pick
+from firefly.continual.until import Until, read_until
+from firefly.errors import FireflyError
+from firefly.neighborhood.kinds import Kind, read_neighborhood
+from firefly.stages.budget import Budget
+from firefly.training.recipe import Recipe, is_whole, tell
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is to be learnt, and how; the words are explained in `Master.learn`."""
+
+    name: str
+    classes: int
+    recipe: Recipe
+    first: Recipe | None
+    pick: str | Pick
+    neighborhood: Kind | Iterable[Kind] | None
+    budget: Budget
+    growths: int | None
+    until: float | Until | None
+    seed: int
+    growing: Mapping[str, Any]
+    progress: bool
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.strip()):
+            raise FireflyError(f"name={self.name!r}: a task needs a name, a text")
+        if not is_whole(self.classes, 2):
+            raise FireflyError(f"task {self.name!r}: classes={self.classes!r}: give a whole number from 2 up")
+        if self.growths is not None and not is_whole(self.growths, 0):
+            raise FireflyError(f"task {self.name!r}: growths={self.growths!r}: give a whole number from 0 up, or None")
+        for recipe in (self.recipe, self.first or self.recipe):
+            if not isinstance(recipe, Recipe):
+                raise FireflyError(f"recipe is a {type(recipe).__name__}: give a firefly.training.Recipe")
+        for word in ("example", "optimizer", "also", "anatomy", "preview", "widths", "bystanders", "held"):
+            if word in self.growing:
+                raise FireflyError(f"task {self.name!r}: {word} cannot be given here, as the master knows it")
+        read_until(self.until), read_pick(self.pick)
+
+    @property
+    def most(self) -> int:
+        """Growths."""
+        return self.growths if self.growths is not None else 1 if self.until is None else 10
+
+    def tell(self) -> dict[str, Any]:
+        """As plain JSON: what a learning must be taken up with, to go on exactly."""
+        recipes = {name: one and one.to_dict() for name, one in (("recipe", self.recipe), ("first", self.first))}
+        for one in recipes.values():
+            for word in ("device", "channels_last", "graph", "compile", "tune"):  # where and how fast
+                _ = one and one.pop(word)
+        kinds = None if self.neighborhood is None else [repr(k) for k in read_neighborhood(self.neighborhood)]
+        told = {"budget": repr(self.budget), "growths": self.most, "until": repr(read_until(self.until))}
+        told |= {"pick": repr(read_pick(self.pick)), "neighborhood": kinds, "seed": self.seed}
+        return {**recipes, **told, "growing": tell(self.growing)}
+
+
+@dataclass
+class Pupil:
+    """The task while it is being learnt."""
+
+    model: nn.Module
+    lists: Lists
+    rounds: list[dict[str, Any]] = field(default_factory=list)  # trainings; each but the first follows a growth
+    growths: list[dict[str, Any]] = field(default_factory=list)
+    epochs: dict[str, float] = field(default_factory=lambda: {"mask": 0.0, "step one": 0.0, "training": 0.0})
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: len(numbers) for name, numbers in self.lists.items()}
