@@ -14,7 +14,7 @@ from firefly.training import Recipe
 
 Data = tuple[Tensor, Tensor]
 CLASSES = (3, 2, 5, 4, 2, 3)  # of six tasks
-RECIPE = Recipe(2, batch=16, lr=0.05, momentum=0.9, weight_decay=0.1, augment=False, device="cpu")
+RECIPE = Recipe(1, batch=16, lr=0.05, momentum=0.9, weight_decay=0.1, augment=False, device="cpu")
 EXAMPLE = torch.zeros(2, 1, 6, 6)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -36,12 +36,8 @@ def grow_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data) -> Non
     """One growth, and the lists that belong to it."""
     recipe = settle(lesson.recipe)
     device, number = torch.device(recipe.device or "cpu"), len(pupil.growths)
-    look: dict[str, Any] = {
-        "augment": recipe.augment,
-        "cutout": recipe.cutout,
-        "channels_last": bool(recipe.channels_last),
-    }
-    data = upload(train, device, **look)
+    last = bool(recipe.channels_last)
+    data = upload(train, device, augment=recipe.augment, cutout=recipe.cutout, channels_last=last)
     batches = Batches(data, draw(data, recipe.batch, recipe.seed + lesson.seed, recipe.epochs + number))
     model = pupil.model.train()
     with capturing(Step if device.type == "cuda" and recipe.graph is not False else None):

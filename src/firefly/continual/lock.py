@@ -28,6 +28,11 @@ def put_back(held: list[Held]) -> None:
         torch.where(free, parameter, kept, out=parameter)
 
 
+def is_still(held: Held) -> bool:
+    """Whether the entries that are not free are what they should be."""
+    return torch.equal(torch.where(held.free, held.kept, held.parameter.detach()), held.kept)
+
+
 def lock(optimizer: Optimizer, held: list[Held]) -> RemovableHandle:
     """From now on every step of the optimiser leaves the entries that are not free as they are."""
     held = [Held(one.parameter, one.free.to(one.parameter.device), one.kept.to(one.parameter)) for one in held]

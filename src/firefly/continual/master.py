@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from firefly.anatomy.widths import length
 from firefly.continual import learning, store
 from firefly.continual.blueprint import Layouts, Make, Tensors, draw_head, list_tensors, read_blueprint
-from firefly.continual.lock import Held
+from firefly.continual.lock import Held, is_still
 from firefly.continual.ownership import Lists, Task, enlarge, find_own, find_places
 from firefly.continual.picking import Pick
 from firefly.continual.until import Until
@@ -183,7 +183,10 @@ class Master:
 
     def add(self, name: str, classes: int, lists: Lists, model: nn.Module, told: dict[str, Any]) -> Task:
         """Keep a task that was learnt: on disk first, then here."""
-        tensors = {key: tensor.detach().cpu() for key, tensor in list_tensors(model).items()}
+        tensors = {key: tensor.detach().cpu() for key, tensor in list_tensors(model.cpu()).items()}
+        moved = [one for one in self.hold(model, lists) if not is_still(one)]
+        if moved:
+            raise FireflyError(f"task {name!r} changed {len(moved)} weights of older tasks: it is not kept; train anew")
         owned = {}
         for key, layout in self.blueprint.shared.items():
             own = self.find_own(layout, lists)
