@@ -492,8 +492,8 @@ def test_growth_and_report_show_the_depth(tmp_path: Path) -> None:
     assert "1 new layer;" in str(growth) and str(growth).count("new layer\n") == 1
     text = report.write(tmp_path, [growth.to_dict()]).read_text()
     assert f"{woken}</td><td>new layer</td>" in text and "Dormant layers left: 1." in text
-    assert (tmp_path / "network.png").read_bytes().startswith(b"\x89PNG")
-    assert report.plots.deepens([growth.to_dict()]) and not report.plots.deepens([{"widths": {"a": (3, 5)}}])
+    assert (tmp_path / "network.svg").read_text().startswith("<svg ")
+    assert report.charts.deepens([growth.to_dict()]) and not report.charts.deepens([{"widths": {"a": (3, 5)}}])
 
 
 def test_a_grower_notices_new_places() -> None:

@@ -1,8 +1,10 @@
 """The report: one page for any run, or an error that says what is missing."""
 
+import math
 import sys
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 
 import firefly
 from firefly import report
-from firefly.report import page, plots
+from firefly.report import charts, page, svg
 
 
 def grown() -> dict[str, object]:
@@ -29,12 +31,25 @@ def test_a_page_of_ones_own_run(tmp_path: Path) -> None:
     epochs = [{"series": "mine", "epoch": k, "accuracy": 0.5 + k / 10} for k in (1, 2, 3)]
     page = report.write(tmp_path / "run", [grown()], points=points, epochs=epochs, title="Mine & yours <3")
     text = page.read_text()
-    assert "Mine &amp; yours &lt;3" in text and text.count("<img") == 3
-    assert {path.name for path in page.parent.glob("*.png")} == {"parameters.png", "widths.png", "epochs.png"}
+    assert "Mine &amp; yours &lt;3" in text and text.count("<svg") == 3
+    charts = {path.name: path.read_text() for path in page.parent.glob("*.svg")}
+    assert charts.keys() == {"parameters.svg", "widths.svg", "epochs.svg"}
+    for chart in charts.values():
+        assert ElementTree.fromstring(chart).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_points_with_flops_have_a_second_chart(tmp_path: Path) -> None:
+    points = [{"series": "mine", "parameters": 10**k, "flops": 10 ** (k + 3), "accuracy": 0.5} for k in (1, 2, 3)]
+    text = report.write(tmp_path, [], points=points).read_text()
+    assert text.count("<svg") == 2 and "Accuracy against FLOPs." in text and "100 k</td>" in text
+    text = report.write(
+        tmp_path, [], points=[*points, {"series": "mine", "parameters": 5, "accuracy": 0.1}]
+    ).read_text()
+    assert text.count("<svg") == 1  # one of them has none
 
 
 def test_growths_alone_are_enough(tmp_path: Path) -> None:
-    assert "<img" in report.write(tmp_path, [grown()]).read_text()
+    assert "<svg" in report.write(tmp_path, [grown()]).read_text()
 
 
 def test_a_row_without_its_number_is_named(tmp_path: Path) -> None:
@@ -59,21 +74,45 @@ def test_points_and_epochs_may_have_metrics_of_their_own(tmp_path: Path) -> None
 
 def test_widths_are_followed_through_growths_that_leave_some_out() -> None:
     history = [{"widths": {"a": (2, 5), "b": (3, 3)}}, {"widths": {"b": (3, 9)}}]
-    assert plots.track_widths(history) == {"a": [2, 5, 5], "b": [3, 3, 9]}
-    assert plots.draw_widths(history).startswith(b"\x89PNG")
+    assert charts.track_widths(history) == {"a": [2, 5, 5], "b": [3, 3, 9]}
+    assert charts.draw_widths(history).count("<rect") == 2 + 2 + 3  # parts of both bars, and the legend
 
 
 def test_labels_are_moved_apart_in_their_order() -> None:
-    places = plots.spread([0.0, 0.01, 0.5, 0.02], 0.1)
+    places = svg.spread([0.0, 0.01, 0.5, 0.02], 0.1)
     ordered = [places[k] for k in (0, 1, 3, 2)]
     assert all(above - below >= 0.1 - 1e-6 for below, above in pairwise(ordered))
-    assert plots.spread([0.0, 1.0], 0.1) == [0.0, 1.0]
+    assert svg.spread([0.0, 1.0], 0.1) == [0.0, 1.0]
 
 
-def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(firefly.FireflyError, match=r"pip install firefly-descent\[report\]"):
-        report.write(tmp_path, [grown()])
+def test_it_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.write(tmp_path, [grown()]).exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "many", -3, 0])
+def test_a_number_that_cannot_be_drawn_is_named(tmp_path: Path, value: object) -> None:
+    for key in ("parameters", "flops"):
+        point = {"series": "mine", "parameters": 10, "flops": 10, "accuracy": 0.5, key: value}
+        with pytest.raises(firefly.FireflyError, match=rf"points\[0\]: {key}="):
+            report.write(tmp_path, [], points=[point])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.8731, 0.9785), (3.0, 4000.0), (-2e-5, 1e-5), (1.0, 1.0)])
+def test_ticks_are_few_and_inside(low: float, high: float) -> None:
+    ticks = svg.tick(low, high)
+    assert len(ticks) <= 6 and all(low - 1e-9 <= one <= high + 1e-9 for one in ticks)
+    assert low == high or len(ticks) >= 2
+
+
+def test_numbers_are_short() -> None:
+    told = [svg.shorten(value) for value in (7, 9_999, 12_345, 304_000, 1_234_567, 20_035_018, 3.1e9)]
+    assert told == ["7", "9,999", "12.3 k", "304 k", "1.23 M", "20 M", "3.1 G"]
+
+
+def test_kinds_go_by_name() -> None:
+    growth = {**grown(), "added": {"0": {"graft": 3, "split": 1}}}
+    assert "<th>graft</th><th>split</th>" in page.show_growth(1, growth)
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from firefly import report
 from firefly.errors import FireflyError
 from firefly.experiments import demo_page
 from firefly.experiments.demo_page import FIXED, GROWN
-from firefly.experiments.rows import Row, count
+from firefly.experiments.rows import Row, count, count_flops
 from firefly.progress import Line
 from firefly.training import evaluate
 from firefly.vision import digits
@@ -38,7 +38,7 @@ class Demo:
     """What a run is made with."""
 
     start: int = 2  # channels of each convolution before the first growth
-    fixed: tuple[int, ...] = (4, 6, 9)  # channels of each convolution in the networks beside it
+    fixed: tuple[int, ...] = (4, 6, 9, 12)  # channels of each convolution in the networks beside it
     epochs: int = 24  # that every network learns in all
     between: int = 3  # epochs before each growth
     growths: int = 3
@@ -201,7 +201,7 @@ def train(learner: Learner, until: int, data: Data, setting: Demo, record: Recor
         done = [(learner.epoch - first + k / len(batches)) / (last - first) for k in range(len(batches))]
         value = train_epoch(learner, batches, [setting.lr * (1 + math.cos(math.pi * share)) / 2 for share in done])
         learner.epoch += 1
-        row = {"series": learner.name, "epoch": learner.epoch, "loss": value}
+        row = {"network": learner.name, "epoch": learner.epoch, "loss": value}
         row |= {
             "held_out_accuracy": evaluate(learner.model, data.held_out).accuracy,
             "parameters": count(learner.model),
@@ -246,6 +246,7 @@ def add_point(learner: Learner, series: str, label: str, data: Data, record: Rec
     right = evaluate(learner.model, data.test).accuracy
     error = math.sqrt(right * (1 - right) / len(data.test[1]))
     point = {"series": series, "label": label, "parameters": count(learner.model), "test_accuracy": right}
+    point["flops"] = count_flops(learner.model, data.test[0][0])
     widths = [module.out_channels for module in learner.model.modules() if isinstance(module, nn.Conv2d)]
     record.points.append(
         {**point, "error": error, "widths": widths, "held_out_accuracy": record.epochs[-1]["held_out_accuracy"]}

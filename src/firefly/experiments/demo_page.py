@@ -12,21 +12,24 @@ import numpy
 import torch
 
 from firefly import report
+from firefly.report.svg import shorten
 
 if TYPE_CHECKING:
     from firefly.experiments.demo import Demo, Record
 
 Row = dict[str, Any]
 GROWN, FIXED = "grown by Firefly", "same width in every layer"
+SIZES = {"parameters": "parameters", "flops": "FLOPs"}
 
 
 def make_table(record: Record) -> str:
     """Every finished network, by size."""
-    lines = [f"{'parameters':>10}  {'test accuracy':>15}  channels"]
+    lines = [f"{'parameters':>10}  {'FLOPs':>7}  {'test accuracy':>15}  channels"]
     for point in sorted(record.points, key=lambda point: point["parameters"]):
         score = f"{point['test_accuracy']:.1%} ± {point['error']:.1%}"
         name = f"{'grown, ' if point['series'] == GROWN else ''}{point['label']}"
-        lines.append(f"{point['parameters']:>10,}  {score:>15}  {', '.join(map(str, point['widths']))}  ({name})")
+        sizes = f"{point['parameters']:>10,}  {shorten(point['flops']):>7}"
+        lines.append(f"{sizes}  {score:>15}  {', '.join(map(str, point['widths']))}  ({name})")
     return "\n".join(lines)
 
 
@@ -38,13 +41,12 @@ def write_report(folder: Path, record: Record, setting: Demo, seed: int, seconds
     }
     content = {"settings": asdict(setting), "seed": seed, "seconds": seconds, **asdict(record)}
     (folder / "history.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    shown = {GROWN, *(f"{width} channels" for width in setting.fixed)}
     return report.write(
         folder,
         record.growths,
         points=record.points,
         metric="test_accuracy",
-        epochs=[row for row in record.epochs if row["series"] in shown],
+        epochs=list_epochs(record, setting),
         epoch_metric="held_out_accuracy",
         settings=settings,
         text=tell(record, setting),
@@ -52,31 +54,67 @@ def write_report(folder: Path, record: Record, setting: Demo, seed: int, seconds
     )
 
 
+def list_epochs(record: Record, setting: Demo) -> list[Row]:
+    """The training of the network that grew and of those of fixed width, in the colours of the other charts."""
+    shown = {GROWN: (GROWN, "grown"), **{f"{width} channels": (FIXED, f"{width} channels") for width in setting.fixed}}
+    rows = [row for row in record.epochs if row["network"] in shown]
+    return [row | dict(zip(("series", "label"), shown[row["network"]])) for row in rows]
+
+
+# ---- what came out ---------------------------------------------------------------------------------------------------
+
+
 def tell(record: Record, setting: Demo) -> str:
     """The text of the page, from what was measured."""
-    grown = [point for point in record.points if point["series"] == GROWN][1:]
+    grown = [point for point in record.points if point["series"] == GROWN]
     fixed = [point for point in record.points if point["series"] == FIXED]
-    found = [f"{p['test_accuracy']:.1%} with {p['parameters']:,} parameters, {compare(p, fixed)}" for p in grown]
-    spent = sum(sum(growth["seconds"].values()) for growth in record.growths)
+    error = max(point["error"] for point in record.points)
+    leads = {size: [find_lead(point, fixed, size) for point in grown[1:]] for size in SIZES}
     return TEXT.format(
         start=setting.start,
         images=setting.images,
         growths=setting.growths,
         budget=setting.budget,
         epochs=setting.epochs,
-        found="; ".join(found),
-        error=max(point["error"] for point in record.points),
-        spent=spent,
+        last=f"{grown[-1]['test_accuracy']:.1%} with {grown[-1]['parameters']:,} parameters",
+        flops=shorten(grown[-1]["flops"]),
+        compared=" ".join(compare(leads[size], size) for size in SIZES),
+        verdict=conclude(leads, error),
+        error=error,
+        spent=sum(sum(growth["seconds"].values()) for growth in record.growths),
     )
 
 
-def compare(point: Row, fixed: list[Row]) -> str:
-    """How far a network lies above or below the line through the fixed ones, at its own number of parameters."""
-    sizes = [math.log(other["parameters"]) for other in fixed]
-    line = numpy.interp(math.log(point["parameters"]), sizes, [other["test_accuracy"] for other in fixed])
-    points = 100 * (point["test_accuracy"] - float(line))
-    where = "above" if points > 0 else "below"
-    return "on the blue line" if abs(points) < 0.05 else f"{abs(points):.1f} points {where} the blue line"
+def find_lead(point: Row, fixed: list[Row], size: str) -> float | None:
+    """How many points a network lies above the line through the fixed ones, at its own size; None where that ends."""
+    known = sorted((other[size], other["test_accuracy"]) for other in fixed)
+    if not known[0][0] <= point[size] <= known[-1][0]:
+        return None
+    line = numpy.interp(math.log(point[size]), [math.log(one) for one, _ in known], [right for _, right in known])
+    return 100 * (point["test_accuracy"] - float(line))
+
+
+def compare(leads: list[float | None], size: str) -> str:
+    """The leads of all grown sizes, in a sentence."""
+    found = [lead for lead in leads if lead is not None]
+    if not found:
+        return f"No fixed network here has as many {SIZES[size]} as the grown ones."
+    said = [f"{abs(lead):.1f} {'above' if lead > 0 else 'below'}" for lead in found]
+    left = "" if len(found) == len(leads) else f" ({len(leads) - len(found)} of them beyond it)"
+    *first, last = said
+    listed = f"{', '.join(first)} and {last}" if first else last
+    return f"At equal {SIZES[size]} its grown sizes{left} lie {listed} the blue line, in points of accuracy."
+
+
+def conclude(leads: dict[str, list[float | None]], error: float) -> str:
+    """Better, worse or the same: the mean lead against the standard error of one accuracy."""
+    words = []
+    for size, found in leads.items():
+        known = [lead for lead in found if lead is not None]
+        mean = sum(known) / len(known) if known else 0.0
+        judged = "better" if mean > 100 * error else "worse" if mean < -100 * error else "about as good"
+        words.append(f"{judged if known else 'not comparable'} at equal {SIZES[size]}")
+    return f"So in this run the grown networks were, on average, {' and '.join(words)}."
 
 
 def tell_setting(setting: Demo) -> Row:
@@ -102,12 +140,15 @@ Firefly predicted the largest decrease of the loss for them. Orange is that netw
 ordinary networks with the same number of channels in every convolution. Every network learnt for {epochs} epochs in \
 all, from the same images, with the same optimiser; a copy of each grown size was set aside and learnt on to the end.
 
-Of the 2,000 test images the grown network reads {found}.
+Of the 2,000 test images the grown network reads {last}; to read one takes it {flops} FLOPs. {compared} {verdict}
+
+The budget counted parameters, and a parameter saved is not always a FLOP saved. The head reads every channel of the \
+last convolution at 49 places, so such a channel costs many parameters; one of the first two costs few parameters and \
+many FLOPs, for it is worked out at every place. Growth by parameters therefore prefers those. A budget may count \
+FLOPs instead, or both: firefly.Parameters(...) & firefly.Flops(...).
 
 Read it with care: this is one run with one seed, and the standard error of an accuracy is up to {error:.1%}. \
 Differences of less than a point can be chance; firefly demo --seed 1 gives another run. The growths took {spent:.0f} \
-seconds. The test images were used for these figures only; the settings were chosen on held-out training images.
-
-Growth pays where layers differ in what a channel costs and brings. Here the head reads every channel of the last \
-convolution at 49 places, so those channels are dear, and growth leaves them few. It does not pay everywhere: with a \
-head that reads averages over those places instead, fixed widths did better than growth in our trials."""
+seconds. The test images were used for these figures only; the settings were chosen on held-out training images. \
+Growth does not pay everywhere: with a head that reads averages over those places instead, fixed widths did better \
+than growth in our trials."""

@@ -1,22 +1,27 @@
-"""A run as pictures and one self-contained HTML page. It takes plain data, so every run can have its page.
+"""A run as charts and one self-contained HTML page. It takes plain data, so every run can have its page.
 
     history = [{**growth.to_dict(), "epoch": 4}, ...]            # what grew; or `grower.history`
-    points = [{"series": "grown", "parameters": 2954, "accuracy": 0.97, "error": 0.004, "label": "after growth 3"}, ...]
+    points = [{"series": "grown", "parameters": 2954, "flops": 304_000, "accuracy": 0.97, "label": "3 growths"}, ...]
     epochs = [{"series": "grown", "epoch": 1, "accuracy": 0.91}, ...]
     firefly.report.write("runs/mine", history, points=points, epochs=epochs, title="My network")
 
-`epoch`, `error` and `label` may be left out. The first series is drawn in front, as the one the page is about. `metric`
-names the key that is plotted: "accuracy" and other shares read as per cent, anything else ("loss") as it is.
+`epoch`, `flops`, `error` and `label` may be left out. The first series is drawn in front, as the one the page is about,
+and a series has one colour in all charts. `metric` names the key that is plotted: "accuracy" and other shares read as
+per cent, anything else ("loss") as it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.report import page, plots
+from firefly.report import charts, page
+from firefly.report.charts import spell
+from firefly.report.palette import number_series
 
 __all__ = ["prepare", "write"]
 
@@ -35,12 +40,12 @@ def write(
     metric: str = "accuracy",
     epoch_metric: str | None = None,
 ) -> Path:
-    """Write `report.html` and its pictures (PNG) into a folder, and return the page's path.
+    """Write `report.html` and its charts (SVG) into a folder, and return the page's path.
 
     Args:
         folder: made if it is not there; the page needs none of the other files in it.
         history: one `Growth.to_dict()` per growth, with the "epoch" after which it happened where you know it.
-        points: networks, each with "series", "parameters" and the metric: the first picture.
+        points: networks, each with "series", "parameters" and the metric; with "flops", a second chart has those.
         epochs: the metric at the end of each epoch, with "series" and "epoch": how training went.
         settings: what the run was made with, as a table at the end.
         text: paragraphs for the top of the page, plain text with blank lines between them.
@@ -48,20 +53,19 @@ def write(
     """
     growths, points, epochs = list(history), list(points), list(epochs)
     check_rows("history", growths, ("added", "widths", "parameters", "loss_before", "loss_after"))
-    check_rows("points", points, ("series", "parameters", metric))
-    check_rows("epochs", epochs, ("series", "epoch", epoch_metric or metric))
+    check_rows("points", points, ("series", "parameters", metric), ("parameters", "flops", metric))
+    check_rows("epochs", epochs, ("series", "epoch", epoch_metric or metric), ("epoch", epoch_metric or metric))
     folder = prepare(folder)
     drawn = draw(growths, points, epochs, metric, epoch_metric or metric)
     for picture in drawn:
-        (folder / f"{picture.name}.png").write_bytes(picture.png)
+        (folder / f"{picture.name}.svg").write_text(picture.to_file(), encoding="utf-8")
     path = folder / "report.html"
     path.write_text(page.render(title, text, drawn, growths, points, settings or {}, metric), encoding="utf-8")
     return path
 
 
 def prepare(folder: str | Path) -> Path:
-    """Make the folder and see that matplotlib is there: before a long run, so that nothing fails after it."""
-    plots.check_matplotlib()
+    """Make the folder: before a long run, so that nothing fails after it."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -73,34 +77,38 @@ def prepare(folder: str | Path) -> Path:
 def draw(
     growths: list[Row], points: list[Row], epochs: list[Row], metric: str, epoch_metric: str
 ) -> list[page.Picture]:
-    """The pictures there is data for."""
+    """The charts there is data for."""
+    numbers = number_series(str(row["series"]) for row in points + epochs)
     drawn = []
-    if points:
-        caption = f"{spell(metric)} against parameters."
-        if "accuracy" in metric:
-            caption += " Higher and further left is better."
-        if any("error" in point for point in points):
-            caption += " The bars are one standard error."
-        drawn.append(page.Picture("parameters", plots.draw_points(points, metric), caption))
-    if growths:
-        caption = "Neurons in each width as the network grew. Widths are named after the layer that makes them."
-        drawn.append(page.Picture("widths", plots.draw_widths(growths), caption))
-    if plots.deepens(growths):
-        caption = "The network before and after, from its input down. New layers stand out; | is a dormant layer."
-        drawn.append(page.Picture("network", plots.draw_network(growths), caption))
+    for size in ("parameters", "flops"):
+        if points and all(size in point for point in points):
+            words = size if size == "parameters" else "FLOPs"
+            caption = f"{spell(metric)} against {words}."
+            caption += " Higher and further left is better." if "accuracy" in metric else ""
+            caption += " The bars are one standard error." if any(point.get("error") for point in points) else ""
+            drawn.append(page.Picture(size, charts.draw_points(points, numbers, metric, size), caption))
     if epochs:
         caption = f"{spell(epoch_metric)} at the end of each epoch; a dotted line marks a growth."
-        drawn.append(page.Picture("epochs", plots.draw_epochs(epochs, growths, epoch_metric), caption))
+        drawn.append(page.Picture("epochs", charts.draw_epochs(epochs, growths, numbers, epoch_metric), caption))
+    if any(new for growth in growths for _, new in growth["widths"].values()):
+        caption = "Neurons in each width as the network grew. Widths are named after the layer that makes them."
+        drawn.append(page.Picture("widths", charts.draw_widths(growths), caption))
+    if charts.deepens(growths):
+        caption = "The network before and after, from its input down. New layers stand out; | is a dormant layer."
+        drawn.append(page.Picture("network", charts.draw_network(growths), caption))
     return drawn
 
 
-def spell(metric: str) -> str:
-    return metric.replace("_", " ").capitalize()
-
-
-def check_rows(name: str, rows: list[Row], keys: tuple[str, ...]) -> None:
+def check_rows(name: str, rows: list[Row], keys: tuple[str, ...], numbers: tuple[str, ...] = ()) -> None:
+    """Refuse a row that lacks a key, or has no finite number where one is drawn."""
     for number, row in enumerate(rows):
         missing = [key for key in keys if key not in row]
         if missing:
             wanted = ", ".join(map(repr, keys))
             raise FireflyError(f"{name}[{number}] has no {missing[0]!r}: each needs {wanted}; see help(firefly.report)")
+        for key in numbers:
+            value = row.get(key, 1)
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise FireflyError(f"{name}[{number}]: {key}={value!r} cannot be drawn: give a finite number")
+            if key in ("parameters", "flops") and value <= 0:
+                raise FireflyError(f"{name}[{number}]: {key}={value!r} has no place on a log scale; leave it out")

@@ -1,36 +1,45 @@
-"""One HTML page about a run that needs nothing beside it: pictures inside, tables, light and dark."""
+"""One HTML page about a run that needs nothing beside it: charts inside, tables, light and dark, large and small."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from firefly.report import svg
+from firefly.report.svg import shorten, shorten_metric
+
 Row = Mapping[str, Any]
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1d1d1f; --faint: #66666e; --line: #dcdce0; --paper: #fff; --band: #f6f6f8 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e9e9ed; --faint: #a0a0aa; --line: #3a3a42; --paper: #17171a; --band: #202025 }
-}
+:root { color-scheme: light dark; --band: #f6f6f8 }
+@media (prefers-color-scheme: dark) { :root { --band: #202025 } }
 body { font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; color: var(--ink);
-  background: var(--paper); max-width: 54rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem }
+  background: var(--paper); max-width: 56rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; overflow-wrap: anywhere }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 1rem }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .8rem }
 h3 { font-size: 1rem; margin: 1.8rem 0 .4rem }
-p { margin: .6rem 0 }
-figure { margin: 1.4rem 0 }
-figure img { width: 100%; height: auto; display: block; background: #fff; border: 1px solid var(--line);
-  border-radius: 10px; padding: .6rem; box-sizing: border-box }
-figcaption, .note { color: var(--faint); font-size: .9rem; margin-top: .5rem }
+p { margin: .6rem 0; max-width: 46rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 23rem), 1fr)); gap: 1.6rem 2rem;
+  margin: 1.4rem 0; align-items: start }
+figure { margin: 0; max-width: 32rem }
+figure svg { width: 100%; height: auto; display: block }
+figcaption, .note { color: var(--faint); font-size: .9rem; margin-top: .3rem }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem }
 th, td { padding: .3rem .9rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { font-weight: 600; background: var(--band) }
-th.left, td.left { text-align: left }
+th.left, td.left { text-align: left; white-space: normal; min-width: 4rem }
+td.group { padding-top: .8rem; font-weight: 600; border-bottom: 0 }
 table.prose td { white-space: normal; vertical-align: top }
+@media (max-width: 40rem) {
+  body { padding: 1.4rem .9rem 3rem }
+  h1 { font-size: 1.5rem }
+  table { font-size: .8rem; width: 100% }
+  th, td { padding: .3rem .2rem; white-space: normal; overflow-wrap: normal }
+  th.left, td.left { overflow-wrap: anywhere; min-width: 3rem }
+}
 """
 
 EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them. At each growth
@@ -41,7 +50,7 @@ PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{style}</style>
 </head>
@@ -54,11 +63,16 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, what its file is called and what it shows."""
+    """A chart, what its file is called and what it shows."""
 
     name: str
-    png: bytes
+    svg: str
     caption: str
+
+    def to_file(self) -> str:
+        """The chart by itself, with its own style."""
+        style = f"<style>{svg.STYLE}svg {{ background: var(--paper) }}</style>"
+        return self.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{style}", 1)
 
 
 def render(
@@ -71,43 +85,46 @@ def render(
     metric: str,
 ) -> str:
     """The whole page."""
-    parts = [f"<h1>{escape(title)}</h1>", *paragraphs(text), *map(show_picture, pictures[:1])]
+    first = [picture for picture in pictures if picture.name in ("parameters", "flops")]
+    parts = [f"<h1>{escape(title)}</h1>", *paragraphs(text), show_pictures(first)]
     if points:
         parts += ["<h2>The networks</h2>", show_points(points, metric)]
+    parts += ["<h2>How it grew</h2>"] * bool(growths)
+    parts.append(show_pictures([picture for picture in pictures if picture not in first]))
     if growths:
-        parts += ["<h2>How it grew</h2>", *map(show_picture, pictures[1:])]
         parts += [EXPLAIN, *(show_growth(number, growth) for number, growth in enumerate(growths, start=1))]
-    else:
-        parts += map(show_picture, pictures[1:])
     if settings:
         parts += ["<h2>Settings</h2>", show_settings(settings)]
-    return PAGE.format(title=escape(title), style=STYLE, body="\n".join(parts))
+    return PAGE.format(title=escape(title), style=svg.STYLE + STYLE, body="\n".join(parts))
 
 
 def paragraphs(text: str) -> list[str]:
     return [f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip()]
 
 
-def show_picture(picture: Picture) -> str:
-    code = base64.b64encode(picture.png).decode()
-    caption = escape(picture.caption)
-    image = f'<img alt="{caption}" src="data:image/png;base64,{code}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+def show_pictures(pictures: Sequence[Picture]) -> str:
+    shown = [f"<figure>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in pictures]
+    return f'<div class="charts">{"".join(shown)}</div>' if shown else ""
 
 
 def show_points(points: Sequence[Row], metric: str) -> str:
-    errors = any("error" in point for point in points)
-    head = ["series", "network", "parameters", metric.replace("_", " "), *(["± standard error"] if errors else [])]
-    order = list(dict.fromkeys(point["series"] for point in points))
-    rows = []
-    for point in sorted(points, key=lambda point: (order.index(point["series"]), point["parameters"])):
-        row = [point["series"], point.get("label", ""), f"{point['parameters']:,}", form(point[metric], metric)]
-        rows.append(row + ([form(point["error"], metric) if "error" in point else ""] if errors else []))
-    return table(head, rows, left=2)
+    """The networks by series and size; FLOPs where they are known."""
+    flops = any("flops" in point for point in points)
+    head = ["network", "parameters", *["FLOPs"] * flops, metric.replace("_", " ")]
+    rows: list[list[str]] = []
+    for series in dict.fromkeys(str(point["series"]) for point in points):
+        rows.append([series])
+        mine = [point for point in points if str(point["series"]) == series]
+        for point in sorted(mine, key=lambda point: point["parameters"]):
+            error = f" ± {form(point['error'], metric)}" if point.get("error") else ""
+            cells = [point.get("label", ""), f"{point['parameters']:,}"]
+            cells += [shorten(point["flops"]) if "flops" in point else ""] * flops
+            rows.append([*cells, form(point[metric], metric) + error])
+    return table(head, rows)
 
 
 def form(value: float, metric: str) -> str:
-    return f"{value:.2%}" if "accuracy" in metric else f"{value:.4g}"
+    return f"{value:.2%}" if "accuracy" in metric else shorten_metric(value, metric)
 
 
 def show_growth(number: int, growth: Row) -> str:
@@ -115,18 +132,18 @@ def show_growth(number: int, growth: Row) -> str:
     when = f", after epoch {growth['epoch']}" if "epoch" in growth else ""
     before, after = growth["parameters"]
     more = sum(sum(kinds.values()) for kinds in growth["added"].values())
-    rows = []
+    offered = list(dict.fromkeys(kind for kinds in growth["added"].values() for kind in kinds))
     asleep = sum(not new for _, new in growth["widths"].values())
+    rows = []
     for name, (old, new) in growth["widths"].items():
-        if not new:
-            continue
-        kinds = growth["added"].get(name, {})
-        gain = sum(growth.get("gains", {}).get(name, {}).values())
-        born = [f"+{kinds[kind]}" if kinds.get(kind) else "" for kind in ("split", "new")]
-        rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", f"{gain:.2g}" if kinds else ""])
+        if new:
+            kinds = growth["added"].get(name, {})
+            gain = sum(growth.get("gains", {}).get(name, {}).values())
+            born = [f"+{kinds[kind]:,}" if kinds.get(kind) else "" for kind in offered]
+            rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", f"{gain:.2g}" if kinds else ""])
     parts = [
         f"<h3>Growth {number}{when}: {more:,} more neurons, {before:,} → {after:,} parameters</h3>",
-        table(["width", "before", "split", "new", "after", "gain"], rows),
+        table(["width", "before", *offered, "after", "gain"], rows),
         f'<p class="note">{escape(describe_losses(growth))}</p>',
         *([f'<p class="note">Dormant layers left: {asleep}.</p>'] if asleep else []),
         *(f'<p class="note">{escape(str(note))}</p>' for note in growth.get("notes", ())),
@@ -141,6 +158,8 @@ def describe_losses(growth: Row) -> str:
     text += f", grown {growth['loss_after']:.4f}"
     if "predicted" in growth:
         text += f" (predicted {growth['loss_before'] - growth['predicted']:.4f})"
+    before, after = growth.get("flops", (0, 0))
+    text += f"; FLOPs {shorten(before)} → {shorten(after)}" if before else ""
     return f"{text}; {sum(growth.get('seconds', {}).values()):.1f} s." if growth.get("seconds") else f"{text}."
 
 
@@ -149,10 +168,12 @@ def show_settings(settings: Mapping[str, Any]) -> str:
     return table(["setting", "value"], rows, left=2).replace("<table>", '<table class="prose">')
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[Any]], left: int = 1) -> str:
-    """A table whose first columns are text, the others numbers."""
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> str:
+    """A table whose first columns are text, the others numbers; a row of one cell names those below it."""
 
-    def line(cells: Iterable[Any], tag: str) -> str:
+    def line(cells: Sequence[Any], tag: str) -> str:
+        if len(cells) == 1:
+            return f'<tr><td class="left group" colspan="{len(head)}">{escape(str(cells[0]))}</td></tr>'
         parts = ((' class="left"' if n < left else "", escape(str(cell))) for n, cell in enumerate(cells))
         return "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in parts) + "</tr>"
 

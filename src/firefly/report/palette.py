@@ -1,0 +1,81 @@
+"""One label and one colour for each method and each series, in every figure and on every page.
+
+Colours are those of Okabe and Ito, which people with any colour vision can tell apart, and darker or lighter kin of
+them where there are more methods than those; on dark paper they are lighter.
+"""
+
+from collections.abc import Iterable
+
+LABELS = {
+    "firefly": "Firefly",
+    "firefly-split": "Firefly (split only)",
+    "firefly-new": "Firefly (new only)",
+    "firefly-deeper": "Firefly (wider and deeper)",
+    "firefly-1-new": "Firefly (m' = 1)",
+    "firefly-2-new": "Firefly (m' = 2)",
+    "firefly-10-new": "Firefly (m' = 10)",
+    "splitting": "Splitting (exact)",
+    "fast-splitting": "Splitting (fast)",
+    "net2net": "Net2Net",
+    "nash": "NASH",
+    "autogrow": "AutoGrow",
+    "uniform": "uniform",
+    "random": "random",
+    "random-search": "RandSearch (split+new)",
+    "random-search-split": "RandSearch (split)",
+    "gradmax": "GradMax",
+    "scratch": "Firefly's widths from scratch",
+    "fixed": "fixed 12-12-12-12",
+    "full": "full network",
+    "start": "start",
+}
+FRONT = "#D55E00"  # Firefly, and the series a page is about
+COLOURS = {
+    "firefly": FRONT,
+    "firefly-split": "#E69F00",
+    "firefly-new": "#8C3B00",
+    "firefly-deeper": "#B8860B",
+    "firefly-1-new": "#F2A65A",
+    "firefly-2-new": "#A65E2E",
+    "firefly-10-new": "#5C2A00",
+    "splitting": "#0072B2",
+    "fast-splitting": "#56B4E9",
+    "net2net": "#009E73",
+    "nash": "#CC79A7",
+    "autogrow": "#7B4B94",
+    "uniform": "#5F7D2E",
+    "random": "#999999",
+    "random-search": "#00695C",
+    "random-search-split": "#4DB6AC",
+    "gradmax": "#3F51B5",
+    "scratch": "#444444",
+    "fixed": "#222222",
+    "full": "#000000",
+    "start": "#666666",
+}
+OTHERS = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7B4B94", "#999999")
+ON_DARK = ("#5BB4F0", "#3CCBA0", "#E59CC6", "#8FD0F5", "#F0BC4A", "#B48AD0", "#B5B5B5")  # the same, lighter
+FRONT_ON_DARK = "#FF8B3D"
+
+
+def name_method(method: str) -> str:
+    """What a method is called in tables and figures; an unknown one as it is written."""
+    return LABELS.get(method, method)
+
+
+def pick_colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each line of a figure: that of its method, named by key or label, perhaps with words in brackets.
+
+    A method in other settings has a colour of its own, since the lines must be told apart.
+    """
+    known = {**COLOURS, **{LABELS[method]: colour for method, colour in COLOURS.items()}}
+    found = {name: known[name] for name in names if name in known}
+    free = [colour for colour in (*OTHERS, *COLOURS.values()) if colour not in found.values()] or list(OTHERS)
+    others = [name for name in names if name not in known]
+    return found | {name: free[number % len(free)] for number, name in enumerate(others)}
+
+
+def number_series(names: Iterable[str]) -> dict[str, int]:
+    """The place of each series of a page among its colours, the first in front; the same in all of its pictures."""
+    known = enumerate(dict.fromkeys(names))
+    return {name: 1 + (number - 1) % len(OTHERS) if number else 0 for number, name in known}

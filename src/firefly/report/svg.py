@@ -1,0 +1,154 @@
+"""What the charts are drawn with: axes, ticks, marks and words, as SVG that follows the theme of the page.
+
+No colour stands in a chart: its parts have classes, and the style sheet below gives them the colours of light or dark
+paper. Text is as large as the page's where a chart is 26 rem wide, and still readable on a phone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+from firefly.report.palette import FRONT, FRONT_ON_DARK, ON_DARK, OTHERS
+
+WIDE = 420  # of every chart, in its own units: about pixels
+LETTER = 6.7  # mean width of a letter
+
+LIGHT = "; ".join(f"--s{number}: {colour}" for number, colour in enumerate((FRONT, *OTHERS)))
+DARK = "; ".join(f"--s{number}: {colour}" for number, colour in enumerate((FRONT_ON_DARK, *ON_DARK)))
+STYLE = f"""
+:root {{ --ink: #1d1d1f; --faint: #66666e; --line: #dcdce0; --paper: #fff; {LIGHT} }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e9e9ed; --faint: #a0a0aa; --line: #3a3a42; --paper: #17171a; {DARK} }}
+}}
+svg.chart {{ font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif }}
+.chart text {{ fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round }}
+.chart .quiet {{ fill: var(--faint); font-size: 11.5px }}
+.chart .grid {{ stroke: var(--line); stroke-width: 1 }}
+.chart .growth {{ stroke: var(--faint); stroke-width: 1; stroke-dasharray: 2 3 }}
+.chart .line {{ fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round }}
+.chart .front {{ stroke-width: 2.8 }}
+.chart .mark, .chart text.name {{ fill: var(--c) }}
+.chart .error {{ stroke: var(--c); stroke-width: 1 }}
+.chart .bar {{ fill: var(--c) }}
+.chart .old {{ fill: var(--faint); opacity: .55 }}
+""" + "".join(f".chart .s{number} {{ --c: var(--s{number}) }}\n" for number in range(len(OTHERS) + 1))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where a value lies: from `low` at `start` to `high` at `end`, straight or as `bend` bends it."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    bend: Callable[[float], float] = float
+
+    def place(self, value: float) -> float:
+        low, high = self.bend(self.low), self.bend(self.high)
+        return self.start + (self.end - self.start) * (self.bend(value) - low) / ((high - low) or 1.0)
+
+
+def show_error(accuracy: float) -> float:
+    """Bends an axis of accuracies so that each halving of the errors takes the same room: all of a training is seen."""
+    return -math.log(max(1 - accuracy, 1e-4))
+
+
+def tick(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers between two, at most so many and one."""
+    rough = (high - low) / most or 1.0
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = size * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(step * k, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_log(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten between two numbers, or the powers alone where those are many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    parts = (1, 2, 5) if high / low < 300 else (1,)
+    return [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
+
+
+def tick_error(low: float, high: float) -> list[float]:
+    """Accuracies that people count in, between two."""
+    known = (0.0, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+    found = [value for value in known if low <= value <= high]
+    return found if len(found) > 2 else tick(low, high)
+
+
+def shorten(value: float) -> str:
+    """1,234, then 12.3 k, 123 k, 1.23 M."""
+    if abs(value) < 10_000:
+        return f"{value:,.0f}"
+    power = min((len(f"{abs(value):.0f}") - 1) // 3, 4)
+    return f"{value / 1000**power:.3g} {' kMGT'[power]}"
+
+
+def shorten_metric(value: float, metric: str) -> str:
+    """A share as per cent, anything else with four digits."""
+    return f"{100 * value:.6g} %" if "accuracy" in metric else f"{value:.4g}"
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """The values moved apart, in their order, so that any two differ by at least `gap`: places for labels."""
+    order = sorted(range(len(values)), key=lambda k: values[k])
+    places = [float(value) for value in values]
+    for _ in range(200):
+        moved = False
+        for below, above in pairwise(order):
+            lack = gap - (places[above] - places[below])
+            if lack > 1e-9 * gap:
+                places[below] -= lack / 2
+                places[above] += lack / 2
+                moved = True
+        if not moved:
+            break
+    return places
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def write_text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def draw_line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
+
+
+def draw_path(places: Sequence[tuple[float, float]], kind: str) -> str:
+    return f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}" class="{kind}"/>'
+
+
+def draw_mark(x: float, y: float, kind: str, told: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.2" class="{kind}"><title>{escape(told)}</title></circle>'
+
+
+def draw_bar(x: float, y: float, wide: float, high: float, kind: str, strength: float = 1.0) -> str:
+    faded = f' opacity="{strength:.2f}"' if strength < 1 else ""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" class="{kind}"{faded}/>'
+
+
+def draw_x(axis: Axis, ticks: Sequence[float], top: float, bottom: float, title: str, form: Callable[..., str]) -> str:
+    """Ticks below, a light line up from each, and the title."""
+    parts = [draw_line(axis.place(value), top, axis.place(value), bottom, "grid") for value in ticks]
+    parts += [write_text(axis.place(value), bottom + 15, form(value), "quiet", "middle") for value in ticks]
+    return "".join([*parts, write_text((axis.start + axis.end) / 2, bottom + 32, title, "quiet", "middle")])
+
+
+def draw_y(axis: Axis, ticks: Sequence[float], left: float, right: float, form: Callable[..., str]) -> str:
+    """Ticks on the left and a light line from each."""
+    parts = [draw_line(left, axis.place(value), right, axis.place(value), "grid") for value in ticks]
+    parts += [write_text(left - 6, axis.place(value) + 4, form(value), "quiet", "end") for value in ticks]
+    return "".join(parts)
+
+
+def wrap(parts: Sequence[str], high: float) -> str:
+    """A whole chart."""
+    return f'<svg class="chart" viewBox="0 0 {WIDE} {high:.0f}" role="img">{"".join(parts)}</svg>'
