@@ -19,17 +19,46 @@ def test_the_demo_grows_and_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(content["growths"]) == 2 and all(growth["added"] for growth in content["growths"])
     grown = [point["parameters"] for point in content["points"] if point["series"] == demo_page.GROWN]
     assert grown == sorted(grown) and len(set(grown)) == 3
-    assert "<img" in text and "http" not in text.replace("http://www.w3.org", "")
+    assert text.count("<svg") == 4 and "http" not in text
+    assert all(point["flops"] > 0 for point in content["points"]) and "against FLOPs" in text
     printed = capsys.readouterr().out
     assert str(page.resolve()) in printed and "2, 2, 2  (grown, start)" in printed
     last = next(point for point in reversed(content["points"]) if point["series"] == demo_page.GROWN)
     assert f"{last['test_accuracy']:.1%} with {last['parameters']:,} parameters" in text
 
 
+FIXED = [
+    {"parameters": 100, "flops": 1000, "test_accuracy": 0.90, "series": demo_page.FIXED, "error": 0.005},
+    {"parameters": 10_000, "flops": 100_000, "test_accuracy": 0.94, "series": demo_page.FIXED, "error": 0.005},
+]
+
+
 def test_a_network_is_compared_with_the_line_through_the_fixed_ones() -> None:
-    fixed = [{"parameters": 100, "test_accuracy": 0.90}, {"parameters": 10_000, "test_accuracy": 0.94}]
-    said = [demo_page.compare({"parameters": 1000, "test_accuracy": right}, fixed) for right in (0.93, 0.92, 0.90)]
-    assert said == ["1.0 points above the blue line", "on the blue line", "2.0 points below the blue line"]
+    leads = [
+        demo_page.find_lead({"parameters": 1000, "flops": flops, "test_accuracy": 0.93}, FIXED, size)
+        for flops, size in ((10_000, "parameters"), (10_000, "flops"), (100_000, "flops"), (100_001, "flops"))
+    ]
+    assert leads[:3] == pytest.approx([1.0, 1.0, -1.0]) and leads[3] is None
+
+
+@pytest.mark.parametrize(
+    ("flops", "said"),
+    [
+        (3000, "better at equal parameters and better at equal FLOPs"),
+        (16_000, "better at equal parameters and about as good at equal FLOPs"),
+        (90_000, "better at equal parameters and worse at equal FLOPs"),
+        (200_000, "better at equal parameters and not comparable at equal FLOPs"),
+    ],
+)
+def test_the_page_says_what_came_out_whatever_it_is(flops: int, said: str) -> None:
+    """The same accuracies, with other FLOPs, are told otherwise."""
+    grown = [
+        {"series": demo_page.GROWN, "parameters": size, "flops": flops, "test_accuracy": right, "error": 0.005}
+        for size, right in ((100, 0.90), (1000, 0.928))
+    ]
+    text = demo_page.tell(demo.Record(points=grown + FIXED), demo.Setting())
+    assert f"on average, {said}." in text and "0.8 points above the blue line" in text
+    assert ("No fixed network here has as many FLOPs" in text) == (flops > 100_000)
 
 
 def test_a_copy_goes_its_own_way() -> None:

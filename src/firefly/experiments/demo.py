@@ -38,7 +38,7 @@ class Demo:
     """What a run is made with."""
 
     start: int = 2  # channels of each convolution before the first growth
-    fixed: tuple[int, ...] = (4, 6, 9, 12)  # channels of each convolution in the networks beside it
+    fixed: tuple[int, ...] = (4, 6, 9, 17)  # channels of each convolution in the networks beside it
     epochs: int = 24  # that every network learns in all
     between: int = 3  # epochs before each growth
     growths: int = 3

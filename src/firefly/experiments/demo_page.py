@@ -79,7 +79,7 @@ def tell(record: Record, setting: Demo) -> str:
         last=f"{grown[-1]['test_accuracy']:.1%} with {grown[-1]['parameters']:,} parameters",
         flops=shorten(grown[-1]["flops"]),
         compared=" ".join(compare(leads[size], size) for size in SIZES),
-        verdict=conclude(leads, error),
+        verdict=conclude(leads, max(point["error"] for point in grown[1:])),
         error=error,
         spent=sum(sum(growth["seconds"].values()) for growth in record.growths),
     )
@@ -99,15 +99,19 @@ def compare(leads: list[float | None], size: str) -> str:
     found = [lead for lead in leads if lead is not None]
     if not found:
         return f"No fixed network here has as many {SIZES[size]} as the grown ones."
-    said = [f"{abs(lead):.1f} {'above' if lead > 0 else 'below'}" for lead in found]
-    left = "" if len(found) == len(leads) else f" ({len(leads) - len(found)} of them beyond it)"
-    *first, last = said
-    listed = f"{', '.join(first)} and {last}" if first else last
-    return f"At equal {SIZES[size]} its grown sizes{left} lie {listed} the blue line, in points of accuracy."
+    sides = ["above" if lead > 0 else "below" for lead in found]
+    said = [f"{abs(lead):.1f}" for lead in found]
+    if len({*sides}) > 1:
+        said = [f"{lead} {side}" for lead, side in zip(said, sides)]
+    listed = f"{', '.join(said[:-1])} and {said[-1]}" if said[1:] else said[0]
+    where = f"points {sides[0]}" if len({*sides}) == 1 else "points off"
+    left = len(leads) - len(found)
+    beyond = f"; for {left} of them no fixed network here has as many" if left else ""
+    return f"At equal {SIZES[size]} its grown sizes lie {listed} {where} the blue line{beyond}."
 
 
 def conclude(leads: dict[str, list[float | None]], error: float) -> str:
-    """Better, worse or the same: the mean lead against the standard error of one accuracy."""
+    """Better, worse or about as good: the mean lead against the largest standard error of the grown networks."""
     words = []
     for size, found in leads.items():
         known = [lead for lead in found if lead is not None]

@@ -53,11 +53,12 @@ def draw_points(points: Sequence[Row], numbers: Numbers, metric: str, size: str 
         parts.append(write_text(left, 14 + 18 * line, f"● {series}", f"name s{numbers[series]}"))
     for series, rows in reversed(groups.items()):
         parts.append(draw_series(sorted(rows, key=lambda row: row[size]), numbers[series], across, up, metric, size))
-    return wrap(parts, bottom + 40)
+    marks = [(across.place(row[size]), up.place(row[metric])) for row in points]
+    return wrap([*parts, *label_marks(points, marks, numbers)], bottom + 40)
 
 
 def draw_series(rows: Sequence[Row], number: int, across: Axis, up: Axis, metric: str, size: str) -> str:
-    """One line with its marks; labels above it if it is the one in front, else below."""
+    """One line with its marks and their errors."""
     front = " front" if number == 0 else ""
     places = [(across.place(row[size]), up.place(row[metric])) for row in rows]
     parts = [draw_path(places, f"line s{number}{front}")]
@@ -67,13 +68,31 @@ def draw_series(rows: Sequence[Row], number: int, across: Axis, up: Axis, metric
             low, high = (up.place(row[metric] + sign * row["error"]) for sign in (-1, 1))
             parts.append(draw_line(x, low, x, high, f"error s{number}"))
         parts.append(draw_mark(x, y, f"mark s{number}", told))
-        if row.get("label"):
-            near_end = x > across.end - LETTER * len(row["label"])
-            before = number == 0 or near_end
-            place = (x - 7, y - 8, "end") if before else (x + 7, y + 15, "start")
-            place = (max(place[0], across.start + LETTER * len(row["label"])), *place[1:]) if before else place
-            parts.append(write_text(place[0], place[1], row["label"], f"name s{number}", place[2]))
     return "".join(parts)
+
+
+def label_marks(points: Sequence[Row], marks: Sequence[tuple[float, float]], numbers: Numbers) -> list[str]:
+    """The labels of points, each on the side where it covers the least of other labels and marks."""
+    taken = 4 * [(x - 5, x + 5, y - 5, y + 5) for x, y in marks]  # a mark counts more than a letter
+    parts = []
+    for row, (x, y) in zip(points, marks):
+        number, text = numbers[str(row["series"])], str(row.get("label", ""))
+        above, below, wide = y - 9, y + 16, LETTER * len(text)
+        sides = [(x - 6 - wide, above), (x + 6, below), (x + 6, above), (x - 6 - wide, below)]
+        order = sides if number == 0 else [sides[1], sides[0], *sides[2:]]
+        boxes = [(start, start + wide, line - 11, line + 4) for start, line in order]
+        covered = [sum(overlap(box, other) for other in taken) + 1e6 * (box[0] < 4 or box[1] > WIDE) for box in boxes]
+        best = covered.index(min(covered))
+        if text:
+            taken.append(boxes[best])
+            parts.append(write_text(*order[best], text, f"name s{number}"))
+    return parts
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """The area that two boxes (left, right, top, bottom) share."""
+    wide, high = min(one[1], other[1]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[2], other[2])
+    return max(wide, 0.0) * max(high, 0.0)
 
 
 def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers, metric: str) -> str:

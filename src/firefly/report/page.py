@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from firefly.report import svg
-from firefly.report.svg import shorten, shorten_metric
+from firefly.report.svg import shorten
 
 Row = Mapping[str, Any]
 
@@ -36,9 +36,9 @@ table.prose td { white-space: normal; vertical-align: top }
 @media (max-width: 40rem) {
   body { padding: 1.4rem .9rem 3rem }
   h1 { font-size: 1.5rem }
-  table { font-size: .8rem; width: 100% }
-  th, td { padding: .3rem .2rem; white-space: normal; overflow-wrap: normal }
-  th.left, td.left { overflow-wrap: anywhere; min-width: 3rem }
+  table { font-size: .79rem; width: 100% }
+  th, td { padding: .3rem .14rem; white-space: normal; overflow-wrap: normal }
+  th.left, td.left { overflow-wrap: anywhere; min-width: 2.6rem }
 }
 """
 
@@ -86,7 +86,8 @@ def render(
 ) -> str:
     """The whole page."""
     first = [picture for picture in pictures if picture.name in ("parameters", "flops")]
-    parts = [f"<h1>{escape(title)}</h1>", *paragraphs(text), show_pictures(first)]
+    words = paragraphs(text)
+    parts = [f"<h1>{escape(title)}</h1>", *words[:2], show_pictures(first), *words[2:]]
     if points:
         parts += ["<h2>The networks</h2>", show_points(points, metric)]
     parts += ["<h2>How it grew</h2>"] * bool(growths)
@@ -116,15 +117,17 @@ def show_points(points: Sequence[Row], metric: str) -> str:
         rows.append([series])
         mine = [point for point in points if str(point["series"]) == series]
         for point in sorted(mine, key=lambda point: point["parameters"]):
-            error = f" ± {form(point['error'], metric)}" if point.get("error") else ""
             cells = [point.get("label", ""), f"{point['parameters']:,}"]
             cells += [shorten(point["flops"]) if "flops" in point else ""] * flops
-            rows.append([*cells, form(point[metric], metric) + error])
+            rows.append([*cells, form(point[metric], metric, point.get("error"))])
     return table(head, rows)
 
 
-def form(value: float, metric: str) -> str:
-    return f"{value:.2%}" if "accuracy" in metric else shorten_metric(value, metric)
+def form(value: float, metric: str, error: float | None = None) -> str:
+    """A value with its standard error; shares in per cent."""
+    if "accuracy" not in metric:
+        return f"{value:.4g}" + (f" ± {error:.2g}" if error else "")
+    return f"{100 * value:.2f}" + (f" ± {100 * error:.2f} %" if error else " %")
 
 
 def show_growth(number: int, growth: Row) -> str:
