@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-ATTACKS = {"interrupts": 500, "kills": 200, "checkpoints": 300}  # a file of `attacks` each, and how often it strikes
+ATTACKS = {"interrupts": 500, "kills": 200, "checkpoints": 300, "archives": 100}  # of `attacks`, and how often each
 KINDS = {"changed": "models changed", "lost": "runs lost", "raw": "raw exceptions"}
 
 

@@ -10,7 +10,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.parametrize("attack", ["interrupts=30", "kills=6", "checkpoints=60"])
+@pytest.mark.parametrize("attack", ["interrupts=30", "kills=6", "checkpoints=60", "archives=30"])
 def test_nothing_is_torn_or_lost_or_fails_without_words(attack: str) -> None:
     command = [sys.executable, str(BENCHMARKS / "campaign.py"), "--only", attack, "--seed", "7"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -56,7 +56,7 @@ def test_the_page_says_what_came_out_whatever_it_is(flops: int, said: str) -> No
         {"series": demo_page.GROWN, "parameters": size, "flops": flops, "test_accuracy": right, "error": 0.005}
         for size, right in ((100, 0.90), (1000, 0.928))
     ]
-    text = demo_page.tell(demo.Record(points=grown + FIXED), demo.Setting())
+    text = demo_page.tell(demo.Record(points=grown + FIXED), demo.Demo())
     assert f"on average, {said}." in text and "0.8 points above the blue line" in text
     assert ("No fixed network here has as many FLOPs" in text) == (flops > 100_000)
 
