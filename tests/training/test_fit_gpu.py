@@ -1,5 +1,6 @@
 """On a GPU: the captured step computes what the plain one does, leaves no trace, and is made anew after a growth."""
 
+import copy
 import gc
 import subprocess
 import sys
@@ -284,12 +285,24 @@ def test_fit_captures_the_growth_of_any_grower(monkeypatch: pytest.MonkeyPatch, 
     for make in (make_grower, Own):
         model = make_net(dropout=0.0)
         grower: Any = make(model)
-        example = getattr(grower, "example", None)
+        captures.clear()
+        before = {key: value for key, value in vars(grower).items() if key not in ("history", "_anatomy")}
+        options = copy.deepcopy(before.get("options"))
         run(model=model, grower=grower, epochs=3, graph=graph)
-        assert getattr(grower, "example", None) is example and (example is None or not example.is_cuda)
-        if make is make_grower:
-            assert len(grower.history) == 1 and "method" not in vars(grower).get("options", {})
+        assert all(getattr(grower, key) is value for key, value in before.items())
+        assert before.get("options") == options
     assert len(grown) == 1
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_the_growth_of_a_firefly_is_captured(monkeypatch: pytest.MonkeyPatch, graph: bool) -> None:
+    captures: list[Any] = []
+    whole = Step.capture
+    monkeypatch.setattr(Step, "capture", lambda step: (captures.append(step), whole(step)))
+    model = make_net(dropout=0.0)
+    grower = make_grower(model)
+    run(model=model, grower=grower, epochs=3, graph=graph)
+    assert len(grower.history) == 1 and len(captures) == 3 * graph  # training, growth, training
 
 
 # ---- what a search or a stream of tasks asks for ---------------------------------------------------------------------
@@ -310,7 +323,8 @@ def test_cutout_average_and_a_changing_rate_inside_the_graph(precision: str) -> 
             return x * self.rate
 
     results = []
-    for device, graph in (("cpu", False), ("cuda", False), ("cuda", True)):
+    ways = [("cuda", False), ("cuda", True), *[("cpu", False)] * (precision == "float32")]
+    for device, graph in ways:
         net = make_net(dropout=0.0)
         model: Any = nn.Sequential(*net[:5], Scaled(), *net[5:])
         how: dict[str, Any] = {"cutout": 3, "ema": 0.9, "epochs": 4, "graph": graph, "precision": precision}
@@ -355,7 +369,7 @@ def test_the_average_grows_along_and_resumes(tmp_path: Path) -> None:
     average: Any = history.average
     assert [row.grown for row in history.epochs] == [False, True, False, True, False]
     assert [one.shape for one in model.parameters()] == [one.shape for one in average.parameters()]
-    assert losses(history) == pytest.approx(losses(expected), rel=1e-3)
+    assert losses(history) == pytest.approx(losses(expected), rel=2e-2)
     assert evaluate(average, make_data(60), precision="float32").accuracy == history.accuracy
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from firefly.errors import FireflyError
-from firefly.method import Method
+from firefly.method import Method, find_method
 from firefly.stages.step_one import descend
 
 Result = TypeVar("Result")
@@ -123,13 +123,13 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def captured(method: Method | None = None) -> Method:
+def captured(method: Method | str = "firefly") -> Method:
     """A growth method whose step one is captured where the model is on a GPU: `grow(..., method=captured())`.
 
     The loss may then not wait for the GPU, and all batches must be of the same shape. A method with a step one of its
     own is left as it is.
     """
-    method = method or Method()
+    method = find_method(method)
     return replace(method, descend=partial(descend, capture=Step)) if method.descend is descend else method
 
 
