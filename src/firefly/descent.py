@@ -71,7 +71,8 @@ def grow(
         model: any `nn.Module`; it stays the same object of the same class.
         loss: `loss(model, batch)` -> scalar tensor.
         batches: an iterable of batches, as `loss` takes them.
-        example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments; or
+            `firefly.Examples`, one for each path through the model.
         neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`, or several.
         budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`.
         optimizer: grown along, the same object; its state follows the neurons. Grow between its step and the next

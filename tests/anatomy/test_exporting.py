@@ -67,6 +67,16 @@ def test_a_causal_mask_is_no_branch(training: bool) -> None:
     assert anatomy["body.decoder.layers.0.linear1"].pinned is None
 
 
+def test_a_forward_may_write_to_its_input() -> None:
+    class Writes(Returns):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x.mul_(0.5).add_(1.0))
+
+    x = X.clone()
+    assert firefly.trace(Writes(lambda y: y), x)["fc"].pinned is None
+    assert torch.equal(x, X)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -102,6 +112,7 @@ ERRORS: dict[str, tuple[nn.Module, Any, str]] = {
     "type": (Returns(lambda y: y), X.long(), "does not run on the example: mat1"),
     "none": (Returns(lambda y: y), None, "does not run on the example"),
     "no forward": (nn.Module(), X, "does not run on the example.*forward"),
+    "script": (torch.jit.script(nn.Linear(8, 3)), X, "TorchScript.*made from"),
     "meta": (Returns(lambda y: y).to("meta"), X.to("meta"), r"fc\.weight is on the meta device"),
 }
 

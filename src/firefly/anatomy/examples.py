@@ -76,8 +76,13 @@ def bring(example: Any, model: nn.Module) -> Any:
 
 
 def run_examples(model: nn.Module, example: Any) -> list[Tensor]:
-    """The tensors that the model returns on every example."""
-    return [tensor for call in as_calls(example) for tensor in tensors_in(call(model))]
+    """The tensors that the model returns on every example; on copies of it, as a forward may write to its input."""
+
+    def copy(part: Any) -> Any:
+        return part.clone() if isinstance(part, Tensor) else part
+
+    calls = [Call(c.method, *tree_map(copy, c.args), **tree_map(copy, c.kwargs)) for c in as_calls(example)]
+    return [tensor for call in calls for tensor in tensors_in(call(model))]
 
 
 def tensors_in(output: Any) -> list[Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -23,12 +24,13 @@ from torch.nn.modules import transformer
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from firefly.anatomy.examples import Call, tensors_in
+from firefly.anatomy.examples import Call, run_examples, tensors_in
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.guard import unbroken
 from firefly.surgery.multihead import MultiheadAttention, list_openable
 from firefly.surgery.swap import clone_buffers, exchanged, find_tensor, swapped, switched
 
+FOREIGN = re.compile(r"^<|/torch/|/firefly/|/lib/python3\.\d+/\w+\.py$")  # not the user's files
 PREFIX = "model"  # the name that a Path has for the model
 
 
@@ -115,7 +117,7 @@ def _try(model: nn.Module, call: Call) -> None:
     """Run the model once, so that what it says of a wrong example is said first."""
     try:
         with torch.no_grad(), swapped(model, clone_buffers(model)):
-            found = tensors_in(call(model))
+            found = run_examples(model, call)
     except FireflyError:
         raise
     except Exception as own:
@@ -156,5 +158,5 @@ def _unchecked() -> Iterator[None]:
 def _where(error: BaseException) -> str:
     """The line of the user's code, as ' (model.py:12)'."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/torch/" not in f.filename and "/firefly/" not in f.filename]
+    own = [f for f in frames if not FOREIGN.search(f.filename)]
     return f" ({own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno})" if own else ""

@@ -211,6 +211,7 @@ class Flow:
                 inside = self._registered(node)
                 if inside is not None:
                     values.update(self._call_layer(node, inside, values))
+                    self.passed.append(values[node])
                     continue
                 args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: values[n])
                 values[node] = self._call(node, args, kwargs, rules)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.anatomy.examples import Call, tensors_in
+from firefly.anatomy.examples import Examples, run_examples
 from firefly.anatomy.graph import Flow
 from firefly.anatomy.mirrors import Mirrors, find_companions, make_search
 from firefly.anatomy.widths import Anatomy, pinned
@@ -27,13 +27,13 @@ from firefly.surgery.swap import swapped, switched
 from firefly.tensors import Roster, carry, double, make_plan
 
 
-def prove(model: nn.Module, calls: tuple[Call, ...], flow: Flow, anatomy: Anatomy) -> Anatomy:
+def prove(model: nn.Module, examples: Examples, flow: Flow, anatomy: Anatomy) -> Anatomy:
     """Run the model with a neuron of each width doubled; pin the widths for which it then breaks or changes."""
     names = [width.name for width in anatomy.growable()]
     if not names:
         return anatomy
     # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
-    samples = [Sample(model, calls, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
+    samples = [Sample(model, examples, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
     search = make_search(flow, anatomy)
     proven: dict[str, Mirrors] = {}
     broken: dict[str, str] = {}
@@ -86,7 +86,7 @@ class Sample:
     """The model with weights drawn once, and what it computes with them before and after neurons are doubled."""
 
     model: nn.Module
-    calls: tuple[Call, ...]
+    examples: Examples
     anatomy: Anatomy
     draw: Callable[[str, Tensor, torch.Generator], Tensor]
     step: int
@@ -138,7 +138,7 @@ class Sample:
             warnings.simplefilter("error")
             torch.manual_seed(0)
             with swapped(self.model, self.tensors | buffers | larger, sizes):
-                return [tensor for call in self.calls for tensor in tensors_in(call(self.model))]
+                return run_examples(self.model, self.examples)
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from firefly.anatomy import axes, rules
 from firefly.anatomy.axes import Axis, Space
 from firefly.anatomy.choices import read_best
-from firefly.anatomy.examples import Call, as_calls, bring
+from firefly.anatomy.examples import Call, Examples, as_calls, bring
 from firefly.anatomy.exporting import export, reached
 from firefly.anatomy.graph import Choice, Flow
 from firefly.anatomy.proof import prove
@@ -62,7 +62,7 @@ def _trace(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
         tensors = [leaf for leaf in tree_leaves((calls[0].args, calls[0].kwargs)) if isinstance(leaf, Tensor)]
         batch = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 1)
         flow, anatomy = read_best(lambda choices: _read(model, programs, batch, choices))
-        return prove(model, calls, flow, anatomy)
+        return prove(model, Examples(*calls), flow, anatomy)
 
 
 def check_model(model: Any) -> None:
@@ -75,6 +75,8 @@ def check_model(model: Any) -> None:
             f"the model is wrapped in {type(model).__name__}, which keeps the tensors it was made with: "
             f"pass the module inside it (model.{wrapped}) and wrap that again after growth"
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise FireflyError("a TorchScript model cannot grow: pass the module that it was made from")
     empty = next((name for name, tensor in model.named_parameters() if tensor.is_meta), None)
     if empty is not None:
         raise FireflyError(f"{empty} is on the meta device, without values: load or initialise the model first")
