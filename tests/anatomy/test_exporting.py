@@ -112,7 +112,6 @@ ERRORS: dict[str, tuple[nn.Module, Any, str]] = {
     "type": (Returns(lambda y: y), X.long(), "does not run on the example: mat1"),
     "none": (Returns(lambda y: y), None, "does not run on the example"),
     "no forward": (nn.Module(), X, "does not run on the example.*forward"),
-    "script": (torch.jit.script(nn.Linear(8, 3)), X, "TorchScript.*made from"),
     "meta": (Returns(lambda y: y).to("meta"), X.to("meta"), r"fc\.weight is on the meta device"),
 }
 
@@ -123,3 +122,9 @@ def test_errors_are_in_words_and_alone(what: str, capfd: pytest.CaptureFixture[s
     with pytest.raises(firefly.FireflyError, match=words):
         firefly.trace(model, example)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_script_cannot_grow() -> None:
+    with pytest.raises(firefly.FireflyError, match=r"TorchScript.*made from"):
+        firefly.trace(torch.jit.script(nn.Linear(8, 3)), X)
