@@ -142,7 +142,8 @@ def _cut(term: Term, at: int) -> bool:
 
 def _join(a: Term, b: Term) -> None:
     """Bind two unbound terms of equal length to the same neurons."""
-    reason = a.space.pinned or b.space.pinned
+    reasons = [space.pinned for space in (a.space, b.space) if space.pinned]
+    reason = min(reasons, key=lambda text: text.startswith("it is"), default=None)  # rather why than where it ends
     count = math.gcd(a.space.size, b.space.size)
     if a.space.size == count:
         common = a.space

@@ -31,7 +31,8 @@ def read_best(read: Callable[[dict[Choice, int]], Reading]) -> Reading:
     return best
 
 
-def freedom(anatomy: Anatomy) -> tuple[int, int]:
-    """How many widths can grow, and how many neurons are in them."""
+def freedom(anatomy: Anatomy) -> tuple[int, int, int]:
+    """How many widths can grow, how many rows of their makers are in them, and how many neurons those are."""
     growable = anatomy.growable()
-    return len(growable), sum(width.size for width in growable)
+    sizes = [width.size for width in growable]
+    return len(growable), sum(width.size * width.block for width in growable), sum(sizes)

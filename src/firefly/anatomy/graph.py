@@ -110,7 +110,8 @@ class Flow:
         if weight.direct and weight.sources[dim]:
             self._mark(weight, dim, "reads")
         else:
-            self.pin((x,), "sums over it with no weight of its own")
+            own = any(weight.sources)
+            self.pin((x,), "reads it with a computed weight" if own else "sums over it with no weight of its own")
 
     def follows(self, value: Value | None, axis: Axis, start: str, dim: int = 0) -> None:
         """A tensor with one entry per neuron; new neurons get `start` there."""
@@ -122,6 +123,9 @@ class Flow:
 
     def role(self, name: str, dim: int) -> str:
         return min(self.roles.get((name, dim), {"follows"}))  # "makes" comes before "reads"
+
+    def is_parameter(self, name: str) -> bool:
+        return isinstance(find_tensor(self.model, name), nn.Parameter)
 
     def mirror(self, attribute: str, axis: Axis, path: str | None = None) -> None:
         path = self.path() if path is None else path

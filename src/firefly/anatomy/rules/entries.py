@@ -67,6 +67,14 @@ def check(flow: Flow, *_: Any, **__: Any) -> None:
     """Looks at a tensor and makes none."""
 
 
+@rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
+def uniform(flow: Flow, *_: Any, **__: Any) -> Value:
+    """Equal entries everywhere: a size that the forward reads off a tensor or an attribute may grow."""
+    dims = [axes.free(n) if n > 1 else fixed(flow, (n,))[0] for n in flow.outputs()]
+    flow.spells(dims)
+    return activation(dims)
+
+
 @rule("prelu")
 def prelu(flow: Flow, x: Value, weight: Value) -> Value:
     if weight.shape[0] > 1:
@@ -109,11 +117,9 @@ def reduce(flow: Flow, x: Value, *args: Any, **kwargs: Any) -> Any:
     where = range(len(x.dims)) if given is None else [given] if isinstance(given, int) else given
     dropped = {d % len(x.dims) for d in where} if x.dims else set()
     flow.pin((x.dims[d] for d in dropped), "reduces over it")
-    if len(shape) == len(x.dims):
-        dims = [fixed(flow, (1,))[0] if d in dropped else axis for d, axis in enumerate(x.dims)]
-    else:
-        dims = [axis for d, axis in enumerate(x.dims) if d not in dropped]
-    out = activation(dims)
+    kept = [d for d in range(len(x.dims)) if len(shape) == len(x.dims) or d not in dropped]
+    dims = [fixed(flow, (1,))[0] if d in dropped else x.dims[d] for d in kept]
+    out = Value(tuple(dims), tuple(NOWHERE if d in dropped else x.sources[d] for d in kept))
     return [out] * len(shapes) if isinstance(shapes, list) else out
 
 

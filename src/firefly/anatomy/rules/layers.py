@@ -84,14 +84,6 @@ def _conv_output(
     return activation(dims)
 
 
-@rule("embedding")
-def embedding(flow: Flow, weight: Value, index: Value, *rest: Any) -> Value:
-    flow.pin(weight.dims[:1], "looks rows up in it")
-    flow.makes(weight, 1)
-    flow.mirror("embedding_dim", weight.dims[1])
-    return activation((*index.dims, weight.dims[1]))
-
-
 @rule("matmul", "mm", "bmm")
 def matmul(flow: Flow, a: Value, b: Value) -> Value:
     inner = -2 if len(b.dims) > 1 else -1
@@ -112,6 +104,15 @@ def matmul(flow: Flow, a: Value, b: Value) -> Value:
     return activation(dims)
 
 
+@rule("mv")
+def mv(flow: Flow, matrix: Value, vector: Value) -> Value:
+    if type(flow.model.get_submodule(flow.path())).__name__ != "_SpectralNorm":
+        return matmul(flow, matrix, vector)
+    flow.pin((*matrix.dims, *vector.dims), "of spectral norm divides all of it by its largest singular value")
+    flow.makes(matrix if matrix.direct else None, 0)
+    return activation(matrix.dims[:1])
+
+
 @rule("addmm")
 def addmm(flow: Flow, bias: Value, x: Value, weight: Value, **_: Any) -> Value:
     out = matmul(flow, x, weight)
@@ -119,6 +120,24 @@ def addmm(flow: Flow, bias: Value, x: Value, weight: Value, **_: Any) -> Value:
     flow.mirror("nx", x.dims[-1])
     flow.mirror("nf", out.dims[-1])
     return out
+
+
+@rule("baddbmm", "addbmm")
+def baddbmm(flow: Flow, bias: Value, a: Value, b: Value, **_: Any) -> Value:
+    out = matmul(flow, a, b)
+    return activation(broadcast(flow, [bias.dims, out.dims]))
+
+
+@rule("_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped_mm(flow: Flow, x: Value, weight: Value, *_: Any, **__: Any) -> Value:
+    """Rows of x go through the matrix of their expert: (S, in), (experts, in, out) -> (S, out)."""
+    if len(x.dims) != 2 or len(weight.dims) != 3:
+        return unknown(flow, x, weight)
+    flow.pin(weight.dims[:1], "picks one of it for every row")
+    flow.reads(x.dims[1], weight, 1)
+    flow.makes(weight, 2)
+    flow.cost(x.dims[0], *weight.dims[1:])
+    return activation((x.dims[0], weight.dims[2]))
 
 
 @rule("einsum")
@@ -160,8 +179,9 @@ def batch_norm(
 ) -> Value:
     for value, start in ((weight, "one"), (bias, "zero"), (mean, "mean of data"), (var, "variance of data")):
         flow.follows(value, x.dims[1], start)
+    flow.pin((x.dims[0], *x.dims[2:]), "normalises over it")
     flow.mirror("num_features", x.dims[1])
-    return activation(x.dims)
+    return Value(x.dims, x.sources)  # of a standardised weight, still the rows of a parameter
 
 
 @rule("group_norm")

@@ -93,8 +93,7 @@ def repeat_interleave(flow: Flow, x: Value, repeats: Any, dim: int | None = None
 
 @rule("cat", "concat", "concatenate")
 def cat(flow: Flow, values: Sequence[Value], dim: int = 0) -> Value:
-    rank = max(len(v.dims) for v in values)
-    values = [v for v in values if len(v.dims) == rank]  # torch skips an empty list of numbers among them
+    values = [v for v in values if len(v.dims) == max(len(one.dims) for one in values)]  # torch skips an empty vector
     dim %= len(values[0].dims)
     dims = list(values[0].dims)
     for value in values[1:]:
@@ -160,18 +159,6 @@ def select(flow: Flow, x: Value, dim: int = 0, *_: Any) -> Any:
     return [rest] * x.shape[dim] if flow.operator() == "aten.unbind" else rest
 
 
-@rule("index", "index_select")
-def index(flow: Flow, x: Value, *args: Any) -> Any:
-    if isinstance(args[0], int):
-        flow.pin((x.dims[args[0]],), "picks some of it")
-        return activation(replaced(x.dims, args[0], args[1].dims[0]))
-    where = [d for d, i in enumerate(args[0]) if i is not None]
-    if len(where) > 1:
-        return unknown(flow, x, *args)
-    flow.pin((x.dims[where[0]],), "picks some of it")
-    return activation((*x.dims[: where[0]], *args[0][where[0]].dims, *x.dims[where[0] + 1 :]))
-
-
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
 def view(flow: Flow, x: Value, *_: Any) -> Value:
     shape = flow.outputs()
@@ -179,9 +166,13 @@ def view(flow: Flow, x: Value, *_: Any) -> Value:
     sources: list[Any] = []
     for given, wanted in _regroup(x.shape, shape):
         sizes = [shape[d] for d in wanted]
-        dims += _reshape(flow, [x.dims[d] for d in given], sizes)
-        kept = len(given) == len(wanted) == 1
-        sources += [x.sources[given[0]]] if kept else [NOWHERE] * len(wanted)
+        long = [d for d in given if x.shape[d] > 1]  # dimensions of size one come and go
+        kept = len(long) == sum(size > 1 for size in sizes) == 1
+        if kept and any(x.sources):
+            dims += [x.dims[long[0]] if size > 1 else fixed(flow, (1,))[0] for size in sizes]
+        else:
+            dims += _reshape(flow, [x.dims[d] for d in given], sizes)
+        sources += [x.sources[long[0]] if kept and size > 1 else NOWHERE for size in sizes]
     flow.spells(dims)
     if isinstance(flow.model.get_submodule(flow.path()), nn.MultiheadAttention):
         for axis in dims:
@@ -214,7 +205,8 @@ def _reshape(flow: Flow, given: list[Axis], sizes: list[int]) -> list[Axis]:
     if len(given) == len(sizes) == 1:
         return given
     if not any(axes.growable(axis) for axis in given):
-        return fixed(flow, sizes)
+        reasons = [why for axis in given if (why := axes.why(axis)) and not why.startswith("it is")]
+        return [axes.fixed(n, reasons[0]) for n in sizes] if reasons else fixed(flow, sizes)
     if len(sizes) == 1:
         return [_flatten(flow, given)]
     if len(given) == 1:
@@ -243,13 +235,12 @@ def _common_factors(have: Sequence[int], want: Sequence[int]) -> tuple[list[list
 def _flatten(flow: Flow, given: list[Axis]) -> Axis:
     """Several dimensions become one; one of them may hold neurons."""
     grow = [k for k, axis in enumerate(given) if axes.growable(axis)]
-    if len(grow) > 1:
-        flow.pin(given, "mixes its dimensions")
-    if len(grow) != 1:
+    if not grow:
         return fixed(flow, [math.prod(map(axes.length, given))])[0]
-    before = math.prod(map(axes.length, given[: grow[0]]))
-    after = math.prod(map(axes.length, given[grow[0] + 1 :]))
-    return axes.times(given[grow[0]], before, after)
+    k = grow[flow.choose(len(grow), given[grow[0]])] if len(grow) > 1 else grow[0]
+    flow.pin((given[other] for other in grow if other != k), "mixes it with what may grow")
+    before, after = math.prod(map(axes.length, given[:k])), math.prod(map(axes.length, given[k + 1 :]))
+    return axes.times(given[k], before, after)
 
 
 def _unflatten(flow: Flow, axis: Axis, sizes: list[int]) -> list[Axis]:
@@ -277,5 +268,8 @@ def _neurons_at(flow: Flow, axis: Axis, sizes: list[int]) -> int:
         if terms == whole and terms[0].space.size == size and (terms[0].block > 1 or len(terms) > 1):
             return k
     candidates = [k for k, size in enumerate(sizes) if size > 1] or [0]
-    candidates += [0] * (sizes[0] == 1 < len(sizes))  # a single head
+    if len(sizes) == 2 and sizes[0] == 1:  # perhaps a single head
+        candidates = [0, 1]
+    elif len(terms) == sizes[0] > 1 and len({term.length for term in terms}) == 1:  # it parts what was concatenated
+        candidates = [*candidates[1:], candidates[0]]
     return candidates[flow.choose(len(candidates), axis)]

@@ -19,7 +19,7 @@ RULES: dict[str, Callable[..., Any]] = {}
 
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        RULES.update((f"aten::{name}", function) for name in names)
+        RULES.update((name if "::" in name else f"aten::{name}", function) for name in names)
         return function
 
     return add
@@ -33,7 +33,8 @@ def find(name: str) -> Callable[..., Any]:
 def unknown(flow: Flow, *args: Any, **kwargs: Any) -> Any:
     values = values_in(args, kwargs)
     flow.pin((axis for value in values for axis in value.dims), "is not known to Firefly")
-    flow.makes(next((v for v in values if v.direct and v.dims), None), 0)  # so that the width is listed, as pinned
+    weights = (v for v in values if v.direct and v.dims and any(flow.is_parameter(name) for name, _ in v.sources[0]))
+    flow.makes(next(weights, None), 0)  # so that the width is listed, as pinned
     return fixed_outputs(flow)
 
 
@@ -72,6 +73,8 @@ def broadcast(flow: Flow, shapes: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
         here = [dims[-from_end] for dims in shapes if from_end <= len(dims)]
         size = max(axes.length(axis) for axis in here)
         full = [axis for axis in here if axes.length(axis) == size]
+        if size == 1:  # a dimension of one for ever may stand beside a single head
+            full = [axis for axis in full if axes.growable(axis)] or full[:1]
         flow.pin((axis for axis in here if axes.length(axis) != size), "stretches it")
         for axis in full[1:]:
             flow.same(full[0], axis)
