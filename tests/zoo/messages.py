@@ -30,15 +30,16 @@ class GraphMessages(nn.Module):
         return self.head(x.view(len(tokens), -1, x.shape[1]).mean(1))
 
 
-@specimen("embedding_bag", DOCUMENTS, grows={"bag": 12, "best": 8}, pinned={"head": "output"})
+@specimen("embedding_bag", DOCUMENTS, grows={"bag": 12, "best": 8, "mix": 10}, pinned={"head": "output"})
 class EmbeddingBag(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bag, self.best = nn.EmbeddingBag(20, 12, mode="mean"), nn.EmbeddingBag(20, 8, mode="max")
-        self.head = nn.Linear(20, 4)
+        self.mix, self.head = nn.Linear(20, 10), nn.Linear(10, 4)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(torch.relu(torch.cat([self.bag(tokens), self.best(tokens)], dim=1)))
+        both = torch.cat([self.bag(tokens), self.best(tokens)], dim=1)
+        return self.head(torch.relu(self.mix(torch.tanh(both))))
 
 
 class Expert(nn.Module):

@@ -144,8 +144,8 @@ class SpectralNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         norm = nn.utils.parametrizations.spectral_norm
-        self.fc1, self.fc2 = norm(nn.Linear(8, 16)), nn.Linear(16, 12)
-        self.fc3, self.head = nn.Linear(12, 10), norm(nn.Linear(10, 4))
+        self.fc1, self.fc2 = norm(nn.Linear(8, 16), n_power_iterations=9), nn.Linear(16, 12)
+        self.fc3, self.head = nn.Linear(12, 10), norm(nn.Linear(10, 4), n_power_iterations=9)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.fc2(torch.relu(self.fc1(x))))

@@ -70,6 +70,11 @@ def why(axis: Axis) -> str | None:
     return next((term.space.pinned for term in resolve(axis) if term.space.pinned), None)
 
 
+def is_vague(reason: str) -> bool:
+    """Whether it tells less than the operator does that pinned the axis in the first place."""
+    return reason.startswith("it ")
+
+
 def pin(axes: Iterable[Axis], reason: str) -> None:
     for axis in axes:
         for term in resolve(axis):
@@ -143,7 +148,7 @@ def _cut(term: Term, at: int) -> bool:
 def _join(a: Term, b: Term) -> None:
     """Bind two unbound terms of equal length to the same neurons."""
     reasons = [space.pinned for space in (a.space, b.space) if space.pinned]
-    reason = min(reasons, key=lambda text: text.startswith("it is"), default=None)  # rather why than where it ends
+    reason = min(reasons, key=is_vague, default=None)
     count = math.gcd(a.space.size, b.space.size)
     if a.space.size == count:
         common = a.space

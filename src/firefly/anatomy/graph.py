@@ -7,6 +7,7 @@ relate to those of its outputs. It only reads the graph; the model itself always
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable
@@ -270,5 +271,6 @@ class Flow:
         return activation(axes.fixed(n, "it is a constant of the model") for n in getattr(tensor, "shape", ()))
 
     def _mark(self, value: Value | None, dim: int, role: str) -> None:
-        for key in value.sources[dim] if value is not None else ():
+        found = value.sources[dim] if value is not None else NOWHERE
+        for key in sorted(found, key=lambda key: (-math.prod(self.tensors[key[0]].shape), key)):  # weights come first
             self.roles.setdefault(key, set()).add(role)

@@ -8,6 +8,7 @@ WORDS = {
     "layer_norm": "layer norm",
     "rms_norm": "RMS norm",
     "group_norm": "group norm",
+    "batch_norm": "batch norm",
     "_weight_norm": "weight norm",
     "scaled_dot_product_attention": "attention",
     "embedding": "embedding",

@@ -205,7 +205,7 @@ def _reshape(flow: Flow, given: list[Axis], sizes: list[int]) -> list[Axis]:
     if len(given) == len(sizes) == 1:
         return given
     if not any(axes.growable(axis) for axis in given):
-        reasons = [why for axis in given if (why := axes.why(axis)) and not why.startswith("it is")]
+        reasons = [why for axis in given if (why := axes.why(axis)) and not axes.is_vague(why)]
         return [axes.fixed(n, reasons[0]) for n in sizes] if reasons else fixed(flow, sizes)
     if len(sizes) == 1:
         return [_flatten(flow, given)]
