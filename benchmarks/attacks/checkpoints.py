@@ -141,9 +141,9 @@ def attack(count: int, folder: Path, seed: int = 0) -> Tally:
             tally.count("failed")
             tally.blame("raw", f"{what}: {type(error).__name__}: {error}")
         else:
-            tally.count("loaded" if is_usable(run) else "loaded, but of no use")
-            if not is_usable(run):
-                tally.notes.append(f"of no use: {what}"[:300])
+            usable = is_usable(run)
+            tally.count("loaded" if usable else "loaded, but of no use")
+            tally.notes += [] if usable else [f"of no use: {what}"[:300]]
     return tally
 
 

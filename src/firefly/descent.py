@@ -35,6 +35,7 @@ from firefly.stages.scores import scaled
 from firefly.stages.selection import aim, make_ballot
 from firefly.stages.step_one import Steps
 from firefly.stages.trust_region import measure_change, settle, shorten
+from firefly.surgery.guard import lasting
 from firefly.surgery.quiet import undisturbed
 
 NEIGHBORHOOD = (Split(), New())
@@ -199,9 +200,10 @@ class Firefly:
     ) -> Growth:
         """One growth now; it is added to the history."""
         anatomy = self.anatomy
-        growth = self._grow(loss, batches, optimizer=optimizer, also=also, held=held, bystanders=bystanders)
-        self._anatomy = anatomy.resized({name: after for name, (_, after) in growth.widths.items()})
-        self.history.append(growth.to_dict())
+        with lasting():  # what has been committed is written down, whoever interrupts
+            growth = self._grow(loss, batches, optimizer=optimizer, also=also, held=held, bystanders=bystanders)
+            self._anatomy = anatomy.resized({name: after for name, (_, after) in growth.widths.items()})
+            self.history.append(growth.to_dict())
         return growth
 
     def preview(

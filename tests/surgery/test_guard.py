@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from firefly.surgery.guard import State, catch, interruptible, unbroken
+from firefly.surgery.guard import State, catch, interruptible, lasting, see_through, unbroken
 from firefly.surgery.swap import exchanged, swapped, switched
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -29,7 +29,7 @@ def calm() -> Iterator[None]:
     """Whatever happens, the handler is the user's again."""
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert (State.depth, State.held) == (0, 0)
+    assert (State.depth, State.held, State.lasting, State.promised) == (0, 0, 0, 0)
 
 
 @contextmanager
@@ -79,6 +79,28 @@ def test_it_waits_while_a_context_manager_is_entered_or_left() -> None:
         stack.callback(done.append, "called back")
         stack.callback(press)
     assert done[-1] == "called back"
+
+
+def test_behind_the_point_of_no_return_it_waits_for_the_end_of_the_lasting_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), lasting():
+        with interruptible(), unbroken():
+            see_through()
+        press()
+        done.append("told")
+    with pytest.raises(KeyboardInterrupt), lasting():
+        press()
+        done.append("never")
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        with lasting():
+            see_through()
+        press()  # the block that lasted is over
+        done.append("never")
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        see_through()  # no lasting block around
+        press()
+        done.append("never")
+    assert done == ["told"]
 
 
 def test_an_error_of_the_block_is_told_along_with_the_interrupt() -> None:

@@ -17,7 +17,7 @@ from firefly.errors import FireflyError
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
 from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow, list_woken
 from firefly.stages.selection import Chosen
-from firefly.surgery.guard import unbroken
+from firefly.surgery.guard import see_through, unbroken
 from firefly.surgery.swap import find_tensor, get_size, places, renew, set_size
 from firefly.tensors import make_plan
 
@@ -105,6 +105,7 @@ def commit(
             for where, key, old, _ in reversed(done):
                 _put(where, key, old)
             raise
+        see_through()
 
 
 def note_gradients(model: nn.Module, plans: Plans) -> tuple[str, ...]:

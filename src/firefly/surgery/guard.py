@@ -22,7 +22,9 @@ class State:
     """Of the main thread, as only that one is interrupted."""
 
     depth = 0  # blocks entered
-    held = 0  # unbroken ones among them
+    held = 0  # unbroken ones among them, and what `see_through` adds
+    lasting = 0  # lasting ones among them
+    promised = 0  # what `see_through` added
     waiting = False  # an interrupt has come and was not passed on yet
     handler: Callable[[int, FrameType | None], Any] = signal.default_int_handler  # the user's
 
@@ -33,6 +35,10 @@ def catch(number: int, frame: FrameType | None) -> None:
         State.waiting = True
     else:
         State.handler(number, frame)
+
+
+def is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def is_at_edge(frame: FrameType | None) -> bool:
@@ -52,13 +58,13 @@ class interruptible:
     active = False
 
     def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if not is_main():
             return
         if not State.depth:
             handler = signal.getsignal(signal.SIGINT)
             if not callable(handler):
                 return
-            State.handler, State.waiting, State.held = handler, False, 0
+            State.handler, State.waiting, State.held, State.lasting, State.promised = handler, False, 0, 0, 0
             signal.signal(signal.SIGINT, catch)
         State.depth += 1
         self.active = True
@@ -86,3 +92,26 @@ class unbroken(interruptible):
     def __exit__(self, *error: object) -> None:
         State.held -= self.active
         super().__exit__()
+
+
+class lasting(interruptible):
+    """Inside, from a call of `see_through` on, an interrupt waits; it comes when the outermost of such blocks ends.
+
+    For what has a point of no return: before it an interrupt gives up, after it all the rest is done as well.
+    """
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        State.lasting += self.active
+
+    def __exit__(self, *error: object) -> None:
+        State.lasting -= self.active
+        if self.active and not State.lasting:
+            State.held, State.promised = State.held - State.promised, 0
+        super().__exit__()
+
+
+def see_through() -> None:
+    """The point of no return of the `lasting` block around, if there is one."""
+    if is_main() and State.lasting:
+        State.held, State.promised = State.held + 1, State.promised + 1
