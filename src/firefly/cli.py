@@ -152,8 +152,8 @@ def report_results(args: Namespace) -> None:
     rows = [row for path in args.results for row in read_rows(path)]
     names = dict.fromkeys(row["experiment"] for row in rows if "benchmark" not in row)
     if not names:
-        what = "only has benchmarks" if rows else "is empty"
-        raise FireflyError(f"{args.results[0]} {what}: name the file of the networks first")
+        only = ", only benchmarks" if rows else ""
+        raise FireflyError(f"{args.results[0]} has no networks{only}: name the file of the networks first")
     for name in names:
         mine = [row for row in rows if row.get("experiment") == name]
         print(draw_rows(name, mine, (args.out or args.results[0].parent) / f"{name}.png"))

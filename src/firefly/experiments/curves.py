@@ -11,27 +11,13 @@ from typing import Any
 
 from firefly.errors import FireflyError
 from firefly.experiments.rows import Row, accuracy, count_seconds, settings
+from firefly.report.palette import LABELS, find_colour, name_method
 
 Lines = dict[str, dict[int, list[Row]]]  # by name and step
+Looks = dict[str, tuple[str, str]]  # colour and style of each line
 Size = Callable[[Row], float]
 
-LABELS = {
-    "firefly": "Firefly",
-    "firefly-split": "Firefly (split only)",
-    "firefly-new": "Firefly (new only)",
-    "firefly-deeper": "Firefly (wider and deeper)",
-    "splitting": "Splitting (exact)",
-    "fast-splitting": "Splitting (fast)",
-    "net2net": "Net2Net",
-    "nash": "NASH",
-    "uniform": "uniform",
-    "random": "random",
-    "gradmax": "GradMax",
-    "scratch": "Firefly's widths from scratch",
-    "full": "full network",
-    "start": "start",
-}
-COLORS = (*(f"C{number}" for number in range(10)), "navy", "gold", "teal", "magenta")
+STYLES = ("-", "--", ":", "-.")  # of the lines of one method in several settings
 RECIPE = ("batch", "lr", "long_lr", "weight_decay", "images")  # what the full network depends on, beside its epochs
 
 
@@ -50,7 +36,7 @@ def name_lines(rows: list[Row]) -> list[str]:
         other = [spell(key, config[key]) for key in config if str(config[key]) != seen[key].most_common(1)[0][0]]
         if row["method"] == "full":
             other = [f"{row['epochs']} epochs", *(word for word in other if word.split()[0] in RECIPE)]
-        label = LABELS.get(row["method"], str(row["method"]))
+        label = name_method(row["method"])
         names.append(f"{label} ({', '.join(other)})" if other else label)
     return names
 
@@ -71,15 +57,15 @@ def set_apart(rows: list[Row]) -> tuple[list[Row], dict[str, float]]:
     took: dict[str, list[float]] = {}
     for row in rows:
         if row.get("benchmark") == "growth_seconds":
-            took.setdefault(LABELS.get(row["method"], str(row["method"])), []).append(row["growth_seconds"])
+            took.setdefault(name_method(row["method"]), []).append(row["growth_seconds"])
     networks = [row for row in rows if "benchmark" not in row]
     return networks, {name: statistics.fmean(values) for name, values in took.items()}
 
 
 def group(rows: list[Row], final: bool) -> Lines:
     """Rows by name and step, Firefly first."""
-    order = [*LABELS, *LABELS.values()]
-    rows = sorted(rows, key=lambda row: order.index(row["method"]) % len(LABELS) if row["method"] in order else 99)
+    order = {method: number for number, method in enumerate(LABELS)}
+    rows = sorted(rows, key=lambda row: order.get(row["method"], len(order)))
     lines: Lines = {}
     for name, row in zip(name_lines(rows), rows):
         if row["final"] == final:
@@ -129,11 +115,10 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     left, middle, right = figure.subplots(1, 3, width_ratios=(2, 1.6, 0.8))
     lines = group(rows, False)
     starts = {name: lines.pop(name) for name in list(lines) if name.startswith(LABELS["start"])}
-    names = list(dict.fromkeys([*lines, *group(rows, True)]))
-    colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
+    looks = choose_looks([lines, group(rows, True)])
     for axes, size in ((left, find_share), (middle, find_flops)):
-        draw_sizes(axes, lines, starts, colors, size)
-        draw_long(axes, group(rows, True), colors, size)
+        draw_sizes(axes, lines, starts, looks, size)
+        draw_long(axes, group(rows, True), looks, size)
         axes.set(xscale="log")
         axes.grid(alpha=0.3)
     left.set(xlabel="parameters, % of the full network", ylabel=describe_axis(rows))
@@ -143,7 +128,7 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     number_axis(middle, (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
     compiled = "kernels compiled before" if clocked else "with compilation of kernels"
     right.set(xlabel=f"seconds for one growth,\n{compiled}")
-    named = draw_seconds(right, clocked or find_seconds(lines), colors)
+    named = draw_seconds(right, clocked or find_seconds(lines), looks)
     others = {label: mark for mark, label in zip(*left.get_legend_handles_labels()) if label not in named}
     if others:
         left.legend(others.values(), others.keys(), fontsize="small", loc="lower right")
@@ -153,6 +138,19 @@ def plot(rows: list[Row], path: Path | str) -> Path:
         figure.savefig(path.with_suffix(".png"), dpi=150)
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     return path.with_suffix(".png")
+
+
+def choose_looks(groups: Iterable[Lines]) -> Looks:
+    """A method has one colour, and a style for each of its settings."""
+    looks: Looks = {}
+    seen: Counter[str] = Counter()
+    for lines in groups:
+        for name, steps in lines.items():
+            method = str(next(iter(steps.values()))[0]["method"])
+            if name not in looks:
+                looks[name] = find_colour(method), STYLES[seen[method] % len(STYLES)]
+                seen[method] += 1
+    return looks
 
 
 def describe_axis(rows: list[Row]) -> str:
@@ -177,7 +175,7 @@ def find_flops(row: Row) -> float:
     return float(row["flops"]) / 1e6
 
 
-def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any, size: Size) -> None:
+def draw_sizes(axes: Any, lines: Lines, starts: Lines, looks: Looks, size: Size) -> None:
     """A curve per method, each from the start network of its setting on."""
     for name, steps in lines.items():
         config = settings(next(iter(steps.values()))[0])
@@ -186,11 +184,12 @@ def draw_sizes(axes: Any, lines: Lines, starts: Lines, colors: Any, size: Size) 
         sizes = [summarise(map(size, rows))[0] for rows in found]
         means, errors, _ = zip(*(summarise(map(percent, rows)) for rows in found))
         strong = {"lw": 2.4, "zorder": 5} if name == LABELS["firefly"] else {"lw": 1.2}
-        style = {"marker": "o", "markersize": 3.5, "capsize": 2, "color": colors[name], **strong}
+        color, dashes = looks[name]
+        style = {"marker": "o", "markersize": 3.5, "capsize": 2, "color": color, "ls": dashes, **strong}
         axes.errorbar(sizes, means, errors, **style, label=name)
 
 
-def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
+def draw_long(axes: Any, lines: Lines, looks: Looks, size: Size) -> None:
     """Networks that were trained on, as stars, those from scratch as crosses; the full one as a horizontal line."""
     for name, steps in lines.items():
         for rows in steps.values():
@@ -198,7 +197,7 @@ def draw_long(axes: Any, lines: Lines, colors: Any, size: Size) -> None:
             if rows[0]["method"] == "full":
                 axes.axhline(mean, color="black", lw=1, ls="--", label=name)
                 continue
-            place, color = summarise(map(size, rows))[0], colors[name]
+            place, color = summarise(map(size, rows))[0], looks[name][0]
             axes.errorbar([place], [mean], [error], color=color, capsize=2)
             cross, star = {"marker": "x", "s": 50}, {"marker": "*", "s": 150, "edgecolors": "white", "linewidths": 0.7}
             style: dict[str, Any] = cross if rows[0]["method"] == "scratch" else star
@@ -219,11 +218,11 @@ def find_seconds(lines: Lines) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in took.items() if values}
 
 
-def draw_seconds(axes: Any, means: dict[str, float], colors: Any) -> list[str]:
+def draw_seconds(axes: Any, means: dict[str, float], looks: Looks) -> list[str]:
     """A bar per method; returns their names."""
-    means = {name: means[name] for name in colors if name in means}
+    means = {name: means[name] for name in looks if name in means}
     places = range(len(means))
-    axes.barh(places, list(means.values()), color=[colors[name] for name in means])
+    axes.barh(places, list(means.values()), color=[looks[name][0] for name in means])
     for place, mean in zip(places, means.values()):
         axes.annotate(f" {mean:.0f}" if mean >= 10 else f" {mean:.1f}", (mean, place), va="center", fontsize=9)
     axes.set_yticks(list(places), list(means))

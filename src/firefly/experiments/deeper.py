@@ -29,6 +29,7 @@ from firefly.experiments.lineage import run_line, train_whole
 from firefly.experiments.options import complete, read_own
 from firefly.experiments.rows import Row, count_seconds, find_widths
 from firefly.experiments.setting import World
+from firefly.report.palette import LABELS, name_method
 from firefly.vision import data
 from firefly.vision.models import blocks
 
@@ -36,8 +37,6 @@ SIDE = 32  # of the images; smaller ones are padded with black
 DATASETS = ("mnist", "fashion-mnist", "svhn")
 AUGMENT: dict[str, bool | str] = {"mnist": "crop", "fashion-mnist": True, "svhn": "crop"}  # digits are never mirrored
 OTHERS = ("autogrow", "scratch", "fixed")
-LABELS = {"firefly": "Firefly", "nash": "NASH", "autogrow": "AutoGrow", "scratch": "Firefly's network from scratch"}
-LABELS |= {"fixed": "fixed 12-12-12-12", "start": "start"}
 PUBLISHED = {  # Table 3 of the paper: structure, parameters in millions, accuracy in per cent
     "mnist": {"AutoGrow": ("13-12-12-12", 2.3, 99.57), "NASH": ("12-12-12-12", 2.0, 99.50)}
     | {"Firefly": ("12-12-12-12", 1.9, 99.59)},
@@ -78,8 +77,7 @@ class Deeper:
 
     def plot(self, rows: list[Row], path: Path) -> Path:
         """Accuracy against parameters, growth by growth."""
-        named = [row | {"method": LABELS.get(row["method"], row["method"])} for row in complete(rows, Deep)]
-        return curves.plot(named, path)
+        return curves.plot(complete(rows, Deep), path)
 
 
 def make_world(args: Namespace, setting: Deep) -> World:
@@ -139,7 +137,7 @@ def table(rows: list[Row]) -> str:
         seconds, *_ = summarise(count_seconds(row, rows) for row in found)
         structure = found[0]["structure"] + (" …" if len({row["structure"] for row in found}) > 1 else "")
         lines.append(
-            f"{LABELS.get(method, method):32}{structure:>14}{means[0]:12,.0f}{means[1] / 1e6:8.1f}{means[2]:8.0f}"
+            f"{name_method(method):32}{structure:>14}{means[0]:12,.0f}{means[1] / 1e6:8.1f}{means[2]:8.0f}"
             f"{accuracy:>18}{seconds:9.0f}"
         )
     for name, (structure, millions, published) in PUBLISHED.get(rows[0]["dataset"], {}).items():

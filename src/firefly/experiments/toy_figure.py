@@ -10,6 +10,7 @@ from pathlib import Path
 
 from firefly.errors import FireflyError
 from firefly.experiments.rows import Row
+from firefly.report.palette import find_colour
 
 PANELS = {
     "(a) methods": {
@@ -77,11 +78,10 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    methods = list(dict.fromkeys(method for labels in PANELS.values() for method in labels))
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     for axes, (title, labels) in zip(figure.subplots(1, 2, sharey=True), PANELS.items()):
         for number, (method, label) in enumerate(labels.items()):
-            curve, color = summarise(rows, method), f"C{methods.index(method)}"
+            curve, color = summarise(rows, method), find_colour(method)
             where = [neurons + 0.05 * (number - (len(labels) - 1) / 2) for neurons in curve.neurons]  # side by side
             bars = {"yerr": curve.error, "marker": "o", "markersize": 3.5, "capsize": 2, "linewidth": 1.5}
             axes.errorbar(where, curve.mean, **bars, color=color, label=label)

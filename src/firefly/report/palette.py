@@ -63,16 +63,9 @@ def name_method(method: str) -> str:
     return LABELS.get(method, method)
 
 
-def pick_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each line of a figure: that of its method, named by key or label, perhaps with words in brackets.
-
-    A method in other settings has a colour of its own, since the lines must be told apart.
-    """
-    known = {**COLOURS, **{LABELS[method]: colour for method, colour in COLOURS.items()}}
-    found = {name: known[name] for name in names if name in known}
-    free = [colour for colour in (*OTHERS, *COLOURS.values()) if colour not in found.values()] or list(OTHERS)
-    others = [name for name in names if name not in known]
-    return found | {name: free[number % len(free)] for number, name in enumerate(others)}
+def find_colour(method: str) -> str:
+    """The colour of a method; an unknown one has the same in every figure, too."""
+    return COLOURS.get(method) or OTHERS[sum(map(ord, method)) % len(OTHERS)]
 
 
 def number_series(names: Iterable[str]) -> dict[str, int]:
