@@ -100,6 +100,15 @@ def test_new_neurons_reach_the_rim_of_the_ball_and_no_further() -> None:
     assert found.tolist() == pytest.approx([1.0] * 4, rel=1e-6)
 
 
+def test_short_directions_stay_short() -> None:
+    model = make_net()
+    reader = model[2].weight.detach().square().mean().sqrt()
+    kinds = [firefly.New(4, epsilon=0.2)]
+    assert grow(model, climb, neighborhood=kinds, lr=0.001, budget=firefly.Neurons(4)).neurons == 4
+    found = rms(model[2].weight[:, 6:], 0) / (0.2 * reader)
+    assert (found > 1e-4).all() and (found < 0.1).all()
+
+
 def test_split_neurons_reach_the_rim_of_the_ball_and_no_further() -> None:
     model, epsilon = make_net(), 0.2
     with torch.no_grad():
