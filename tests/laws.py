@@ -54,6 +54,7 @@ def train(model: nn.Module, entry: Entry, optimizer: torch.optim.Optimizer, step
         optimizer.zero_grad()
         entry.loss(model, batches[step % len(batches)]).backward()
         optimizer.step()
+    optimizer.zero_grad()
 
 
 def make_trained(entry: Entry, steps: int = 8, lr: float = 0.01) -> tuple[Any, torch.optim.Optimizer]:

@@ -163,6 +163,7 @@ GROWS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "repeat": (lambda x: x.repeat(1, 2), 32),
     "interleave": (lambda x: x.repeat_interleave(2, dim=1), 32),
     "glu by hand": (gate_by_halves, 8),
+    "glu": (lambda x: torch.nn.functional.glu(x, dim=1), 8),
 }
 PINS: dict[str, tuple[Callable[[Tensor], Tensor], int, str]] = {
     "sort": (lambda x: x.sort(dim=1).values, 16, "sort"),
