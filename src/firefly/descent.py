@@ -53,7 +53,7 @@ def grow(
     optimizer: torch.optim.Optimizer | None = None,
     widths: Widths = None,
     seed: int = 0,
-    steps: int = 100,
+    steps: int = 60,
     lr: float = 0.02,
     evaluate_on: int = 8,
     held: Iterable[Any] | None = None,
@@ -160,7 +160,7 @@ class Firefly:
         schedule: Schedule = Every(10),  # noqa: B008
         widths: Widths = None,
         seed: int = 0,
-        steps: int = 100,
+        steps: int = 60,
         lr: float = 0.02,
         evaluate_on: int = 8,
         rank: str = "decrease",
