@@ -1,6 +1,7 @@
 """The command line: what each command says, and how it fails."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,16 @@ def test_every_result_line_is_json_with_its_experiment_and_device() -> None:
             row = json.loads(line)
             assert row.get("experiment") or row.get("benchmark")
             assert row["device"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = ["widths", "firefly.vision.models:vgg16", "--shape", "2,3,32,32"]
+    command = [sys.executable, "-m", "firefly", *words]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(write)
+    assert done.returncode == 141 and done.stderr == ""
 
 
 def test_the_module_runs() -> None:

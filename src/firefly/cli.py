@@ -31,13 +31,19 @@ ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the lo
   firefly demo                                             a minute: grow a small network, see the report
   firefly reproduce toy                                    an experiment of the paper, measured here
   firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
+  firefly report results/toy.jsonl                         the table and the figure of what was measured
+  firefly data get cifar10                                 the images that some experiments need
+
+Each has its own help: firefly widths --help. Exit codes: 0 done, 2 something in the input is wrong, 130 Ctrl-C.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
-        return int(args.command(args) or 0)
+        code = int(args.command(args) or 0)
+        sys.stdout.flush()  # while a closed pipe can still be met
+        return code
     except FireflyError as error:
         print(f"firefly: {error}", file=sys.stderr)
         return 2
@@ -87,7 +93,7 @@ def add_demo(add: Callable[..., ArgumentParser]) -> None:
     parser = add("demo", run_demo, "grow a small network on digits and write a report (about a minute)", DEMO)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="where to (runs/demo)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another run (0)")
-    parser.add_argument("--epochs", type=int, help="how long every network learns, growths included")
+    parser.add_argument("--epochs", type=int, help="how long every network learns, growths included (24)")
     parser.add_argument("--quick", action="store_true", help="seconds only, on few images: to see that all works")
 
 
@@ -142,7 +148,7 @@ REPORT = """A file holds one network per line; each line names its experiment, a
 
 def add_report(add: Callable[..., ArgumentParser]) -> None:
     parser = add("report", report_results, "print the table and draw the figures of results files", REPORT)
-    parser.add_argument("results", type=Path, nargs="+", metavar="FILE.jsonl")
+    parser.add_argument("results", type=Path, nargs="+", metavar="FILE.jsonl", help="one network per line")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (beside the first file)")
 
 
@@ -189,7 +195,7 @@ found. Prints a line per width: how many neurons, which layers make and read the
 
 def add_widths(add: Callable[..., ArgumentParser]) -> None:
     parser = add("widths", print_widths, "show what of a model can grow", WIDTHS)
-    parser.add_argument("model", metavar="MODULE:FUNCTION")
+    parser.add_argument("model", metavar="MODULE:FUNCTION", help="makes the model, e.g. mypackage.models:make")
     shape = "of an input, the batch first; once per input"
     parser.add_argument("--shape", type=read_shape, action="append", required=True, metavar="N,C,H,W", help=shape)
     parser.add_argument("--dtype", choices=("float32", "int64"), default="float32", help="of the inputs (float32)")
@@ -245,7 +251,8 @@ def make_model(address: str) -> Any:
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 
-DATA = """Fetches what is missing, goes on where it stopped, and compares with the published checksums.
+DATA = """Fetches what is missing, goes on where it stopped, and compares with the published checksums. Without a
+connection, put the file there yourself (for CIFAR-10 cifar-10-binary.tar.gz): the same command compares and unpacks it.
 
   firefly data get cifar10 --data data
 """
