@@ -162,6 +162,7 @@ def test_what_is_no_shape(here, capsys, shape):
         ["reproduce", "wider-vgg19", "--set", "lr"],
         ["reproduce", "wider-vgg19", "--set", "lr=low"],
         ["reproduce", "wider-vgg19", "--methods", "luck"],
+        ["reproduce", "wider-vgg19", "--device", "quantum"],
         ["reproduce", "deeper", "--dataset", "imagenet"],
         ["reproduce", "deeper", "--data", "a-file"],
         ["report"],

@@ -176,7 +176,10 @@ def settle(recipe: Recipe) -> Recipe:
 
 def find_device(device: torch.device | str | None) -> torch.device:
     """The device to train on; a GPU with its number."""
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, TypeError) as error:
+        raise FireflyError(f"device={device!r} is none that torch knows: use 'cuda' or 'cpu'") from error
     if place.type != "cuda":
         return place
     if not torch.cuda.is_available():
