@@ -45,6 +45,8 @@ IMAGE = ("ViTForImageClassification", "DeiTForImageClassification", "SwinForImag
 OWN: dict[str, dict[str, Any]] = {
     "GPTNeoForCausalLM": {"attention_types": [[["global"], 2]], "window_size": 8},
     "GemmaForCausalLM": {"num_key_value_heads": 1},
+    # the default product of experts wants widths that are multiples of 16 bytes
+    **{f"{name}ForCausalLM": {"experts_implementation": "batched_mm"} for name in ("Mixtral", "Qwen3Moe")},
     "ModernBertForMaskedLM": {"attn_implementation": "sdpa"},
     "SwinForImageClassification": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "patch_size": 4,
                                    "window_size": 4},

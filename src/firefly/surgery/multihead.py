@@ -36,7 +36,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
         q, k, v = self._project(inputs)  # (N, heads, L or S, head_dim)
-        mask = _join_masks(attn_mask, key_padding_mask, q, k)
+        causal = is_causal and key_padding_mask is None and not need_weights  # as torch takes the hint
+        mask = None if causal else _join_masks(attn_mask, key_padding_mask, q, k)
         dropout = self.dropout if self.training else 0.0
         if need_weights:
             scores = q * math.sqrt(1 / self.head_dim) @ k.transpose(-2, -1)
@@ -45,7 +46,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             out = weights @ v
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            out, weights = F.scaled_dot_product_attention(q, k, v, mask, dropout), None
+            out, weights = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal), None
         out = self.out_proj(out.transpose(1, 2).flatten(2))
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)

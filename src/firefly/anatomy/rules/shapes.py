@@ -13,6 +13,7 @@ from firefly.anatomy import axes
 from firefly.anatomy.axes import Axis, Term
 from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
 from firefly.anatomy.rules.table import fixed, rule, unknown
+from firefly.surgery.multihead import list_openable
 
 
 def _reorder(x: Value, order: Sequence[int]) -> Value:
@@ -125,7 +126,7 @@ def unsqueezed(flow: Flow, x: Value, dim: int, size: int) -> Value:
 def split(flow: Flow, x: Value, sizes: Any, dim: int = 0, **_: Any) -> list[Value]:
     lengths = [shape[dim] for shape in flow.outputs()]
     pieces = axes.split(x.dims[dim], lengths, flow.reason("cuts through a neuron"))
-    flow.spells(pieces)
+    flow.spells([x.dims[dim], *pieces])
     if isinstance(sizes, int) and len(set(lengths)) == 1:  # equal parts stay equal
         for piece in pieces[1:]:
             flow.same(pieces[0], piece)
@@ -148,7 +149,7 @@ def slice_(flow: Flow, x: Value, dim: int = 0, start: Any = 0, end: Any = None, 
         return activation(replaced(x.dims, dim, fixed(flow, (out,))[0]))
     first = min(max(start or 0, 0) if (start or 0) >= 0 else size + start, size)
     pieces = axes.split(x.dims[dim], (first, out, size - first - out), flow.reason("cuts through a neuron"))
-    flow.spells(pieces[:2])
+    flow.spells([x.dims[dim], *pieces[:2]])
     return Value(replaced(x.dims, dim, pieces[1]), x.sources, x.direct)
 
 
@@ -174,10 +175,17 @@ def view(flow: Flow, x: Value, *_: Any) -> Value:
             dims += _reshape(flow, [x.dims[d] for d in given], sizes)
         sources += [x.sources[long[0]] if kept and size > 1 else NOWHERE for size in sizes]
     flow.spells(dims)
-    if isinstance(flow.model.get_submodule(flow.path()), nn.MultiheadAttention):
-        for axis in dims:
-            flow.mirror("num_heads", axis if axes.growable(axis) else ())
+    _mirror_heads(flow, [axis for axis in dims if axes.growable(axis)])
     return Value(tuple(dims), tuple(sources), x.direct and any(sources))
+
+
+def _mirror_heads(flow: Flow, dims: list[Axis]) -> None:
+    module = flow.model.get_submodule(flow.path())
+    if type(module) is nn.MultiheadAttention and module not in list_openable(flow.model):
+        flow.pin(dims, "may get nested tensors from nn.TransformerEncoder: enable_nested_tensor=False frees the heads")
+    elif isinstance(module, nn.MultiheadAttention):
+        for axis in dims:
+            flow.mirror("num_heads", axis)
 
 
 def _regroup(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], list[int]]]:
