@@ -28,7 +28,7 @@ EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(
 
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
 
-  firefly demo                                             a minute: grow a small network, see the report
+  firefly demo                                             one to two minutes: grow a small network
   firefly reproduce toy                                    an experiment of the paper, measured here
   firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
   firefly report results/toy.jsonl                         the table and the figure of what was measured
@@ -90,7 +90,7 @@ added where; at the end there is a page with pictures: report.html. Nothing is d
 
 
 def add_demo(add: Callable[..., ArgumentParser]) -> None:
-    parser = add("demo", run_demo, "grow a small network on digits and write a report (about a minute)", DEMO)
+    parser = add("demo", run_demo, "grow a small network on digits and write a report (one to two minutes)", DEMO)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="where to (runs/demo)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, another run (0)")
     parser.add_argument("--epochs", type=int, help="how long every network learns, growths included (24)")

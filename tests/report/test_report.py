@@ -119,3 +119,16 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(firefly.FireflyError, match="file"):
         report.prepare(tmp_path / "file")
+
+
+def test_labels_of_points_do_not_cover_marks_or_one_another() -> None:
+    names = ("3 growths", "17 channels", "2 growths")
+    points = [{"series": str(k), "label": name} for k, name in enumerate(names)]
+    marks = [(380.0, 50.0), (384.0, 41.0), (340.0, 66.0)]
+    parts = charts.label_marks(points, marks, {"0": 0, "1": 1, "2": 2})
+    places = [tuple(map(float, (part.split('"')[1], part.split('"')[3]))) for part in parts]
+    boxes = [(x, x + svg.LETTER * len(name), y - 11, y + 4) for (x, y), name in zip(places, names)]
+    others = [(x - 4, x + 4, y - 4, y + 4) for x, y in marks]
+    assert all(charts.overlap(box, mark) == 0 for box in boxes for mark in others)
+    assert all(charts.overlap(one, other) == 0 for k, one in enumerate(boxes) for other in boxes[:k])
+    assert all(0 <= box[0] and box[1] <= svg.WIDE for box in boxes)
