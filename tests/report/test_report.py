@@ -131,4 +131,4 @@ def test_labels_of_points_do_not_cover_marks_or_one_another() -> None:
     others = [(x - 4, x + 4, y - 4, y + 4) for x, y in marks]
     assert all(charts.overlap(box, mark) == 0 for box in boxes for mark in others)
     assert all(charts.overlap(one, other) == 0 for k, one in enumerate(boxes) for other in boxes[:k])
-    assert all(0 <= box[0] and box[1] <= svg.WIDE for box in boxes)
+    assert all(box[0] >= 0 and box[1] <= svg.WIDE for box in boxes)

@@ -79,7 +79,7 @@ def label_marks(points: Sequence[Row], marks: Sequence[tuple[float, float]], num
         number, text = numbers[str(row["series"])], str(row.get("label", ""))
         above, below, wide = y - 9, y + 16, LETTER * len(text)
         sides = [(x - 6 - wide, above), (x + 6, below), (x + 6, above), (x - 6 - wide, below)]
-        sides += [(min(x - wide / 2, WIDE - wide), y - 14), (min(x - wide / 2, WIDE - wide), y + 22)]
+        sides += [(min(x - wide / 2, WIDE - wide), y - 16), (min(x - wide / 2, WIDE - wide), y + 22)]
         order = sides if number == 0 else [sides[1], sides[0], *sides[2:]]
         boxes = [(start, start + wide, line - 11, line + 4) for start, line in order]
         covered = [sum(overlap(box, other) for other in taken) + 1e6 * (box[0] < 4 or box[1] > WIDE) for box in boxes]
