@@ -1,5 +1,6 @@
 """The proof of widths: few runs of the model, and no width passes that must stay equal to another one."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -88,6 +89,24 @@ def test_widths_that_must_stay_equal_are_pinned() -> None:
     anatomy = firefly.trace(Equal(), X)
     assert "unequal" in (anatomy["first"].pinned or "") and "unequal" in (anatomy["fourth"].pinned or "")
     assert [width.name for width in anatomy.growable()] == ["second", "third"]
+
+
+class Warns(nn.Module):
+    def __init__(self, sizes: bool) -> None:
+        super().__init__()
+        self.fc, self.head, self.sizes = nn.Linear(8, 16), nn.Linear(16, 4), sizes
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.fc(x))
+        if not self.sizes or x.shape[-1] != 16:
+            warnings.warn(f"old, or of a wrong size ({x.shape[-1]})", UserWarning, stacklevel=1)
+        out: Tensor = self.head(x)
+        return out
+
+
+def test_only_a_new_warning_pins() -> None:
+    assert firefly.trace(Warns(sizes=False), X)["fc"].pinned is None
+    assert "warns with one more neuron: old" in (firefly.trace(Warns(sizes=True), X)["fc"].pinned or "")
 
 
 class Budget(nn.Module):

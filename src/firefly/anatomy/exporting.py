@@ -116,7 +116,8 @@ def _explain(model: nn.Module, call: Call, error: Exception) -> str:
 def _try(model: nn.Module, call: Call) -> None:
     """Run the model once, so that what it says of a wrong example is said first."""
     try:
-        with torch.no_grad(), swapped(model, clone_buffers(model)):
+        with torch.no_grad(), swapped(model, clone_buffers(model)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             found = run_examples(model, call)
     except FireflyError:
         raise

@@ -8,6 +8,7 @@ one that is pinned has failed by itself, beside those proven before it.
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -96,10 +97,12 @@ class Sample:
         rosters = {name: self.rosters[name] for name in names}
         sizes = anatomy.mirrored({name: len(roster) for name, roster in rosters.items()})
         try:
-            after = self._run(self._grow(rosters), sizes)
-            before = self.before
+            after, warned = self._run(self._grow(rosters), sizes)
+            before, known = self.before
         except Exception as error:
             return f"the forward breaks with one more neuron: {first_line(error)}"
+        for kind in warned.keys() - known.keys():
+            return f"the forward warns with one more neuron: {warned[kind]}"
         return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
 
     @cached_property
@@ -120,7 +123,7 @@ class Sample:
         return {name: _doubled(sizes[name], 1 + k // self.step % 3, device) for k, name in enumerate(names)}
 
     @cached_property
-    def before(self) -> list[Tensor]:
+    def before(self) -> tuple[list[Tensor], dict[str, str]]:
         return self._run({})
 
     def _grow(self, rosters: dict[str, Roster]) -> dict[str, Tensor]:
@@ -131,14 +134,21 @@ class Sample:
                 larger[name] = carry(make_plan(layout, rosters, rosters, own[name].device), own[name])
         return larger
 
-    def _run(self, larger: dict[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()) -> list[Tensor]:
+    def _run(
+        self, larger: dict[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
+    ) -> tuple[list[Tensor], dict[str, str]]:
+        """What the examples return, and the warnings that they gave, by what these say apart from its numbers."""
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in larger}
         full = _full_precision(next(self.model.parameters()).device)
-        with torch.no_grad(), full, switched(self.model.modules(), False), warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with torch.no_grad(), full, switched(self.model.modules(), False):
             torch.manual_seed(0)
-            with swapped(self.model, self.tensors | buffers | larger, sizes):
-                return run_examples(self.model, self.examples)
+            with (
+                swapped(self.model, self.tensors | buffers | larger, sizes),
+                warnings.catch_warnings(record=True) as caught,
+            ):
+                warnings.simplefilter("always")
+                tensors = run_examples(self.model, self.examples)
+        return tensors, {re.sub(r"\d+", "", str(one.message)): str(one.message) for one in caught}
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
