@@ -109,6 +109,34 @@ def test_only_a_new_warning_pins() -> None:
     assert "warns with one more neuron: old" in (firefly.trace(Warns(sizes=True), X)["fc"].pinned or "")
 
 
+class Scaled(nn.Module):
+    """Divides by the root of a width, so that this one must not grow; the other one may."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 16), nn.Linear(16, 12), nn.Linear(12, 4)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, -torch.inf]))
+        self.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        out: Tensor = self.c(torch.relu(self.b(x / x.shape[-1] ** 0.5)))
+        return out + self.mask
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_proof_sees_in_every_precision(dtype: torch.dtype) -> None:
+    """Also beside an output that is infinite."""
+    anatomy = firefly.trace(Scaled(dtype), X.to(dtype))
+    assert [width.name for width in anatomy.growable()] == ["b"]
+
+
+def test_the_proof_sees_under_autocast() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        anatomy = firefly.trace(Scaled(), X)
+    assert [width.name for width in anatomy.growable()] == ["b"]
+
+
 class Budget(nn.Module):
     """Each width may grow by itself, but not all of them at once."""
 

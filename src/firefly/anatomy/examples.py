@@ -10,7 +10,7 @@ first example.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -71,8 +71,13 @@ def bring(example: Any, model: nn.Module) -> Any:
     def move(part: Any) -> Any:
         return part.to(device) if isinstance(part, MOVES) else part
 
+    return map_examples(move, example)
+
+
+def map_examples(change: Callable[[Any], Any], example: Any) -> Examples:
+    """The examples with every tensor in them changed."""
     calls = as_calls(example)
-    return Examples(*(Call(c.method, *tree_map(move, c.args), **tree_map(move, c.kwargs)) for c in calls))
+    return Examples(*(Call(c.method, *tree_map(change, c.args), **tree_map(change, c.kwargs)) for c in calls))
 
 
 def run_examples(model: nn.Module, example: Any) -> list[Tensor]:
@@ -81,8 +86,7 @@ def run_examples(model: nn.Module, example: Any) -> list[Tensor]:
     def copy(part: Any) -> Any:
         return part.clone() if isinstance(part, Tensor) else part
 
-    calls = [Call(c.method, *tree_map(copy, c.args), **tree_map(copy, c.kwargs)) for c in as_calls(example)]
-    return [tensor for call in calls for tensor in tensors_in(call(model))]
+    return [tensor for call in map_examples(copy, example).calls for tensor in tensors_in(call(model))]
 
 
 def tensors_in(output: Any) -> list[Tensor]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.anatomy.examples import Examples, run_examples
+from firefly.anatomy.examples import Examples, map_examples, run_examples
 from firefly.anatomy.graph import Flow
 from firefly.anatomy.mirrors import Mirrors, find_companions, make_search
 from firefly.anatomy.widths import Anatomy, pinned
 from firefly.errors import first_line
-from firefly.surgery.swap import swapped, switched
+from firefly.surgery.swap import clone_buffers, swapped, switched
 from firefly.tensors import Roster, carry, double, make_plan
 
 
@@ -33,6 +33,8 @@ def prove(model: nn.Module, examples: Examples, flow: Flow, anatomy: Anatomy) ->
     names = [width.name for width in anatomy.growable()]
     if not names:
         return anatomy
+    if any(_single(tensor) is not tensor for tensor in model.parameters()):
+        examples = map_examples(_single, examples)
     # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
     samples = [Sample(model, examples, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
     search = make_search(flow, anatomy)
@@ -97,8 +99,11 @@ class Sample:
         rosters = {name: self.rosters[name] for name in names}
         sizes = anatomy.mirrored({name: len(roster) for name, roster in rosters.items()})
         try:
-            after, warned = self._run(self._grow(rosters), sizes)
             before, known = self.before
+        except Exception as error:
+            return f"the forward does not run with other weights, in single precision at least: {first_line(error)}"
+        try:
+            after, warned = self._run(self._grow(rosters), sizes)
         except Exception as error:
             return f"the forward breaks with one more neuron: {first_line(error)}"
         for kind in warned.keys() - known.keys():
@@ -110,7 +115,7 @@ class Sample:
         generator = torch.Generator().manual_seed(0)
 
         def drawn(name: str, tensor: Tensor) -> Tensor:
-            tensor = tensor.detach()
+            tensor = _single(tensor.detach())
             return self.draw(name, tensor, generator) if tensor.is_floating_point() and tensor.numel() else tensor
 
         return {name: drawn(name, tensor) for name, tensor in self.model.named_parameters()}
@@ -126,8 +131,11 @@ class Sample:
     def before(self) -> tuple[list[Tensor], dict[str, str]]:
         return self._run({})
 
+    def _clone_buffers(self) -> dict[str, Tensor]:
+        return {name: _single(buffer) for name, buffer in clone_buffers(self.model).items()}
+
     def _grow(self, rosters: dict[str, Roster]) -> dict[str, Tensor]:
-        own = self.tensors | dict(self.model.named_buffers())
+        own = self.tensors | self._clone_buffers()
         larger = {}
         for name, layout in self.anatomy.layouts.items():
             if any(run.width in rosters for runs in layout.dims for run in runs):
@@ -138,12 +146,10 @@ class Sample:
         self, larger: dict[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
     ) -> tuple[list[Tensor], dict[str, str]]:
         """What the examples return, and the warnings that they gave, by what these say apart from its numbers."""
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in larger}
-        full = _full_precision(next(self.model.parameters()).device)
-        with torch.no_grad(), full, switched(self.model.modules(), False):
+        with torch.no_grad(), _full_precision(self.model), switched(self.model.modules(), False):
             torch.manual_seed(0)
             with (
-                swapped(self.model, self.tensors | buffers | larger, sizes),
+                swapped(self.model, self.tensors | self._clone_buffers() | larger, sizes),
                 warnings.catch_warnings(record=True) as caught,
             ):
                 warnings.simplefilter("always")
@@ -151,14 +157,16 @@ class Sample:
         return tensors, {re.sub(r"\d+", "", str(one.message)): str(one.message) for one in caught}
 
 
-def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
-    """Convolutions without TF32, whose rounding would hide what the comparison looks for."""
+@contextmanager
+def _full_precision(model: nn.Module) -> Iterator[None]:
+    """Without autocast, and convolutions without TF32: their rounding would hide what the comparison looks for."""
     cudnn: Any = torch.backends.cudnn
-    if device.type != "cuda":
-        return nullcontext()
-    return cudnn.flags(
+    device = next(model.parameters()).device.type
+    exact = cudnn.flags(
         enabled=cudnn.enabled, benchmark=cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False
     )
+    with torch.autocast(device, enabled=False), exact if device == "cuda" else nullcontext():
+        yield
 
 
 def _doubled(size: int, count: int, device: torch.device) -> Roster:
@@ -166,11 +174,21 @@ def _doubled(size: int, count: int, device: torch.device) -> Roster:
 
 
 def _equal(before: list[Tensor], after: list[Tensor]) -> bool:
-    if len(before) != len(after) or any(a.shape != b.shape for a, b in zip(before, after)):
-        return False
-    for a, b in zip(before, after):
-        if a.is_floating_point():
-            tolerance = 8000 * torch.finfo(a.dtype).eps * (a.abs().max().item() + 1e-6) if a.numel() else 0.0
-            if not torch.allclose(a.nan_to_num(), b.nan_to_num(), rtol=0.0, atol=tolerance):
-                return False
-    return True
+    return len(before) == len(after) and all(map(_close, before, after))
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Equal up to rounding in single precision, and nowhere else infinite or not a number."""
+    if a.shape != b.shape or not (a.is_floating_point() or a.is_complex()) or not a.numel():
+        return a.shape == b.shape
+    a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a, b))
+    epsilon = min(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps)
+    size = a.nan_to_num(0.0, 0.0, 0.0).abs().max().item() + 1e-6
+    same = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= 8000 * epsilon * size)
+    return bool(same.all())
+
+
+def _single(value: Any) -> Any:
+    """Tensors of half precision in single precision: rounding would hide what the comparison looks for."""
+    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value
