@@ -49,6 +49,17 @@ def test_every_candidate_has_its_chance() -> None:
     assert 40 <= seen["new", None] <= 80  # 60 expected
 
 
+def test_what_a_neuron_costs_does_not_decide_its_chance() -> None:
+    """A neuron of the first width costs 25 parameters, one of the second 6; the budget is for one of the first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    data = torch.randn(16, 20), torch.randn(16, 1)
+    how = {"example": data[0], "anatomy": firefly.trace(model, data[0]), "neighborhood": firefly.Split()}
+    how |= {"budget": firefly.Parameters(25), "method": random_growth(), "preview": True}
+    dear = sum("0" in firefly.grow(model, squares, [data], **how, seed=seed).added for seed in range(30))
+    assert 7 <= dear <= 23  # 15 expected
+
+
 def test_a_seed_decides_everything_and_the_data_nothing() -> None:
     models = [make_model() for _ in range(3)]
     grow(models[0], 3)
