@@ -61,6 +61,24 @@ def test_a_bad_batch_in_step_one_costs_one_step_only() -> None:
     assert abs(plain.loss_overgrown - spoilt.loss_overgrown) < 0.3 * (plain.loss_before - plain.loss_overgrown)
 
 
+class Patient(nn.Module):
+    """Whatever is not a number becomes zero, so that neither loss nor output tells of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nan_to_num(x)
+
+
+def test_statistics_that_are_not_a_number_are_refused_even_where_nothing_else_tells() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2), Patient(), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    before = copy.deepcopy(model.state_dict())
+    bad = DATA[0][0].clone()
+    bad[0, 0, 0, 0] = float("nan")
+    with pytest.raises(firefly.FireflyError, match="finite"):
+        grow(model, Spoilt(-1), held=[DATA[1], (bad, DATA[0][1])], method="uniform", budget=firefly.Neurons(2))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_gradient_that_is_not_a_number_is_refused() -> None:
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         return (model(batch[0]) * 0).sum().sqrt() + nn.functional.cross_entropy(model(batch[0]), batch[1])
