@@ -79,9 +79,7 @@ class Flow:
     roles: dict[tuple[str, int], set[str]] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
     mirrors: list[Mirror] = field(default_factory=list)
-    shaped: list[tuple[str, Axis]] = field(
-        default_factory=list
-    )  # axes in the shapes that a module's forward spells out
+    shaped: list[tuple[str, Axis, int | None]] = field(default_factory=list)  # axes that a module's forward spells out
     costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
     passed: list[Value] = field(default_factory=list)  # what the operators return
     choices: dict[Choice, int] = field(default_factory=dict)  # how to read what can be read in several ways
@@ -134,9 +132,10 @@ class Flow:
         if type(value) is int and value == axes.length(axis):
             self.mirrors.append(Mirror(path, attribute, axis))
 
-    def spells(self, dims: Iterable[Axis]) -> None:
-        """The forward names these sizes itself, perhaps by an attribute of its module."""
-        self.shaped += [(self.path(), axis) for axis in dims if axes.growable(axis)]
+    def spells(self, dims: Iterable[Axis], listed: bool = False) -> None:
+        """The forward names these sizes itself, perhaps by an attribute of its module, or by the items of one."""
+        numbered = ((k if listed else None, axis) for k, axis in enumerate(dims))
+        self.shaped += [(self.path(), axis, k) for k, axis in numbered if axes.growable(axis)]
 
     def choose(self, ways: int, axis: Axis) -> int:
         """Which of so many ways to read this operator on the axis: the first, or one that frees more widths."""

@@ -73,12 +73,13 @@ def make_search(flow: Flow, anatomy: Anatomy) -> Search:
     """Everything that may have to be tried."""
     space = _names(flow, anatomy)
     options: dict[str, dict[tuple[str, str], Runs]] = {}
-    for path, axis in flow.shaped:
+    for path, axis, item in flow.shaped:
         runs = tuple(
             Run(space[t.space], t.space.size, t.block) if t.space in space else Run(None, t.length)
             for t in axes.resolve(axis)
         )
-        found = [name for name, size in list_sizes(flow.model.get_submodule(path)) if size == axes.length(axis)]
+        equal = (name for name, size in list_sizes(flow.model.get_submodule(path)) if size == axes.length(axis))
+        found = [name for name in equal if item is None or "[" not in name or name.endswith(f"[{item}]")]
         for width in {run.width for run in runs if run.width}:
             options.setdefault(width, {}).update({(path, attribute): runs for attribute in found})
     return Search(flow.model, {name: tuple((p, a, runs) for (p, a), runs in o.items()) for name, o in options.items()})

@@ -126,7 +126,8 @@ def unsqueezed(flow: Flow, x: Value, dim: int, size: int) -> Value:
 def split(flow: Flow, x: Value, sizes: Any, dim: int = 0, **_: Any) -> list[Value]:
     lengths = [shape[dim] for shape in flow.outputs()]
     pieces = axes.split(x.dims[dim], lengths, flow.reason("cuts through a neuron"))
-    flow.spells([x.dims[dim], *pieces])
+    flow.spells([x.dims[dim]])
+    flow.spells(pieces, listed=True)
     if isinstance(sizes, int) and len(set(lengths)) == 1:  # equal parts stay equal
         for piece in pieces[1:]:
             flow.same(pieces[0], piece)
