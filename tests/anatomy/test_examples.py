@@ -111,6 +111,7 @@ class Bare(nn.Module):
         (nn.Linear(12, 7), "first"),  # reads it
         (nn.Embedding(7, 12), "first"),  # what it returns may be added to it
         (nn.BatchNorm1d(16, affine=False), "second"),  # has buffers only
+        (nn.LayerNorm(12, elementwise_affine=False), "first"),  # has nothing but a size
         (nn.Sequential(nn.ReLU(), nn.Conv1d(16, 7, 1)), "second"),
         (Bare(), "first"),
     ],

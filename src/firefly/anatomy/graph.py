@@ -82,6 +82,7 @@ class Flow:
     shaped: list[tuple[str, Axis, int | None]] = field(default_factory=list)  # axes that a module's forward spells out
     costs: list[tuple[Axis, ...]] = field(default_factory=list)  # multiply-adds as products of axes
     passed: list[Value] = field(default_factory=list)  # what the operators return
+    called: set[str] = field(default_factory=set)  # the modules in whose forward they stand
     choices: dict[Choice, int] = field(default_factory=dict)  # how to read what can be read in several ways
     asked: dict[Choice, tuple[int, list[Axis]]] = field(default_factory=dict)  # what could, in how many ways
     node: fx.Node | None = None
@@ -212,6 +213,7 @@ class Flow:
                 values[node] = found if isinstance(found, fx.GraphModule) else self._constant(found)
             elif node.op == "call_function":
                 self.node = node
+                self.called.add(self.path())
                 inside = self._registered(node)
                 if inside is not None:
                     values.update(self._call_layer(node, inside, values))

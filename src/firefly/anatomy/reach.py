@@ -38,7 +38,7 @@ SIZES: dict[type[nn.Module], tuple[str, ...]] = {
 def pin_unreached(flow: Flow, reached: set[int]) -> None:
     """Pin what may feed a parameter that is not among the reached ones."""
     sizes: dict[int, str] = {}
-    for name, module, tensor in _unreached(flow.model, reached):
+    for name, module, tensor in _unreached(flow, reached):
         for size in _sizes(module, tensor):
             sizes.setdefault(size, name)
     if not sizes:
@@ -52,22 +52,24 @@ def pin_unreached(flow: Flow, reached: set[int]) -> None:
                     axes.pin((axis,), _reason(sizes[size]))
 
 
-def _unreached(model: nn.Module, reached: set[int]) -> Iterator[tuple[str, nn.Module, Tensor]]:
-    """Parameters, and the buffers of modules of which nothing is reached."""
-    for path, module in model.named_modules():
+def _unreached(flow: Flow, reached: set[int]) -> Iterator[tuple[str, nn.Module, Tensor | None]]:
+    """Parameters, the buffers of modules of which nothing is reached, and norms without any that are not called."""
+    for path, module in flow.model.named_modules():
         own = [(f"{path}.{leaf}".lstrip("."), t) for leaf, t in module.named_parameters(recurse=False)]
         buffers = [(f"{path}.{leaf}".lstrip("."), t) for leaf, t in module.named_buffers(recurse=False)]
         if not any(id(tensor) in reached for _, tensor in own + buffers):
             own += buffers if type(module).__module__.startswith("torch.nn") else []
         yield from ((name, module, t) for name, t in own if id(t) not in reached and t.numel())
+        if not own and not buffers and path not in flow.called:
+            yield path, module, None
 
 
-def _sizes(module: nn.Module, tensor: Tensor) -> set[int]:
+def _sizes(module: nn.Module, tensor: Tensor | None) -> set[int]:
     for kind, attributes in SIZES.items():
         if isinstance(module, kind):
             found: list[Any] = [getattr(module, attribute) for attribute in attributes]
             return {n for size in found for n in (size if isinstance(size, (tuple, list)) else (size,))}
-    return {n for n in tensor.shape if n > 1}
+    return {n for n in tensor.shape if n > 1} if tensor is not None else set()
 
 
 def _reason(name: str) -> str:
