@@ -136,6 +136,17 @@ def test_an_altered_file_is_refused(tmp_path: Path, damage: Any) -> None:
     assert (tmp_path / "epoch-1").is_dir()
 
 
+def test_a_lock_that_names_nonsense_deletes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "epoch-1").mkdir()
+    for number, writing in enumerate([["epoch-1"], "../epoch-1", 3, "/", "epoch-best"], start=1):
+        (tmp_path / "run" / "epoch-best").mkdir(exist_ok=True)
+        (tmp_path / "run" / "fit.lock").write_text(json.dumps({"pid": "x", "writing": writing}))
+        train(epochs=5, stop=lambda history, number=number: len(history) == number, checkpoint=tmp_path / "run")
+        assert list_folder(tmp_path) == ["epoch-1", "run"]
+        assert list_folder(tmp_path / "run") == [f"epoch-{number}", "epoch-best", "fit.json"]
+
+
 def test_a_run_of_the_first_version_goes_on(tmp_path: Path) -> None:
     straight, expected = train(epochs=4)
     train(epochs=4, stop=lambda history: len(history) == 2, checkpoint=tmp_path)

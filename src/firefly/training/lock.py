@@ -26,7 +26,7 @@ class Lock:
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.folder, self.descriptor = folder, descriptor
         self.current: str | None = None  # the checkpoint that `fit.json` names
-        self.unfinished: str | None = read(descriptor).get("writing")  # left by a process that was killed
+        self.unfinished: Any = read(descriptor).get("writing")  # left by a process that was killed
         self.note(None)
 
     def note(self, writing: str | None) -> None:

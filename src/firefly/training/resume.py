@@ -93,8 +93,9 @@ def load_run(lock: Lock, recipe: Json, trained: Trained) -> tuple[History, bool]
     """
     content = read_run(lock.folder)
     name = content["checkpoint"] if content else None
-    for leftover in {lock.unfinished, content["replaces"] if content else None} - {name}:
-        delete(lock.folder, leftover)
+    for leftover in (lock.unfinished, content["replaces"] if content else None):
+        if leftover != name:
+            delete(lock.folder, leftover)
     for leftover in lock.folder.glob("fit.json-" + "[0-9a-f]" * 16 + ".tmp"):
         leftover.unlink(missing_ok=True)
     if content is None:
