@@ -3,8 +3,10 @@
 import copy
 import json
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,6 +30,10 @@ from laws import (
     train,
 )
 from zoo import ZOO, Entry
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from attacks.interrupts import Aim, interrupt
 
 MODELS = ["mlp_dropout", "vgg", "gpt", "instance_norm"]
 
@@ -214,6 +220,37 @@ def test_an_attribute_that_cannot_be_set_stops_the_commit_and_all_is_restored() 
     with pytest.raises(Stop):
         grow(model, entry, optimizer=optimizer, widths=["features.7"])
     assert_untouched(before, snapshot(model, optimizer))
+
+
+def test_an_interrupt_about_the_commit_leaves_a_growth_undone_or_written_down() -> None:
+    entry, files = (
+        ZOO["mlp"],
+        ("/firefly/descent.py", "/firefly/stages/commit.py", "/firefly/surgery/", "/contextlib.py"),
+    )
+
+    def make() -> tuple[nn.Module, Any, firefly.Firefly]:
+        model, optimizer = make_trained(entry, steps=1)
+        return model, optimizer, firefly.Firefly(model, entry.example(), neighborhood=SMALL, steps=2)
+
+    lines = []
+    for _ in range(2):  # torch imports things when it is first used
+        (_, optimizer, grower), aim = make(), Aim(files=files)
+        assert interrupt(lambda: grower.grow(entry.loss, entry.batches(), optimizer), aim) == "done"  # noqa: B023
+        lines.append(aim.seen)
+    undone = 0
+    for at in range(lines[-1] - 1000, lines[-1], 50):
+        model, optimizer, grower = make()
+        before = snapshot(model, optimizer)
+        assert interrupt(lambda: grower.grow(entry.loss, entry.batches(), optimizer), Aim(at, files)) == "interrupted"  # noqa: B023
+        assert_optimizer_fits(model, optimizer)
+        sizes = [width.size for width in grower.anatomy]
+        assert sizes == [width.size for width in firefly.trace(model, entry.example())]
+        if not grower.history:
+            undone += 1
+            assert_untouched(before, snapshot(model, optimizer))
+        else:
+            assert grower.history[0]["parameters"][1] == sum(p.numel() for p in model.parameters())
+    assert 0 < undone < 20
 
 
 # ---- errors for people -----------------------------------------------------------------------------------------------
