@@ -51,40 +51,41 @@ class Aim:
 
 
 def storm(first: float, again: float, times: int) -> None:
-    """Interrupt after `first` seconds, and so many `times` in all, `again` seconds apart."""
+    """Interrupt what is performed after `first` seconds, and so many `times` in all, `again` seconds apart."""
     left = [times]
 
-    def strike(*_: Any) -> None:
+    def strike(number: int, frame: Any) -> None:
         left[0] -= 1
         if left[0] <= 0:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.raise_signal(signal.SIGINT)
+        while frame is not None and frame.f_code is not perform.__code__:
+            frame = frame.f_back
+        if frame is not None:
+            signal.raise_signal(signal.SIGINT)
 
     signal.signal(signal.SIGALRM, strike)
     signal.setitimer(signal.ITIMER_REAL, max(first, 1e-6), max(again, 1e-6))
 
 
+def perform(operation: Callable[[], Any]) -> None:
+    operation()
+
+
 def interrupt(operation: Callable[[], Any], aim: Aim | None, first: float = 0, again: float = 0, times: int = 0) -> str:
     """How an operation ends under interrupts: "done", "interrupted", or with another exception, by name."""
-    outcome = "done"
     try:
         if times:
             storm(first, again, times)
         sys.settrace(aim)
-        operation()
-        sys.settrace(None)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        perform(operation)
+        outcome = "done"
     except KeyboardInterrupt:
         outcome = "interrupted"
     except BaseException as error:
         outcome = f"{type(error).__name__}: {error}"
-    while True:  # what is left of the storm
-        try:
-            sys.settrace(None)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            return outcome
-        except KeyboardInterrupt:
-            pass
+    sys.settrace(None)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return outcome
 
 
 def attack(count: int, folder: Path, seed: int = 0) -> Tally:
@@ -114,8 +115,11 @@ def attack(count: int, folder: Path, seed: int = 0) -> Tally:
         tally.count(f"{name} {outcome if outcome in ('done', 'interrupted') else 'failed'}")
         if outcome not in ("done", "interrupted"):
             tally.blame("raw", what)
-        if fingerprint(run) not in ends[name] or not is_calm():
-            tally.blame("changed", what)
+        if not is_calm():
+            tally.blame("changed", f"the handler, by {what}")
+        if (end := fingerprint(run)) not in ends[name]:
+            parts = min(({part for part, _ in set(end) ^ set(other)} for other in ends[name]), key=len)
+            tally.blame("changed", f"{sorted(parts)[:6]}, by {what}")
         if name == "save" and not is_whole(folder / "small", small):
             tally.blame("lost", what)
     return tally

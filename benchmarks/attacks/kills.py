@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,7 +77,7 @@ def attack(count: int, folder: Path, seed: int = 0) -> Tally:
     return tally
 
 
-def judge(tally: Tally, folder: Path, code: int, whole: str) -> None:
+def judge(tally: Tally, folder: Path, code: int, whole: Any) -> None:
     """What a process that ended with this code has left."""
     if code > 0:
         tally.blame("lost", f"{folder.name} cannot go on")
@@ -89,7 +90,7 @@ def judge(tally: Tally, folder: Path, code: int, whole: str) -> None:
             tally.blame("lost", f"{folder.name} holds no whole checkpoint: {error}")
 
 
-def read(folder: Path) -> str:
+def read(folder: Path) -> Any:
     """What a fresh run becomes by loading this folder."""
     with torch.random.fork_rng():
         return fingerprint(load(folder, make_run()))

@@ -90,21 +90,23 @@ def load(folder: Path, run: Run) -> Run:
     return run
 
 
-def fingerprint(run: Run) -> str:
-    """A hash of models, sizes, hooks, optimiser, history and random state."""
-    parts: list[Any] = [torch.is_grad_enabled(), run.grower.schedule.state_dict(), read(torch.get_rng_state())]
-    parts += [{**growth, "seconds": None} for growth in run.grower.history]
+def fingerprint(run: Run) -> tuple[tuple[str, str], ...]:
+    """Hashes of tensors, sizes, hooks, optimiser, history and random state."""
+    modes: dict[str, Any] = {"gradients are on": torch.is_grad_enabled(), "random state": read(torch.get_rng_state())}
+    modes["schedule"] = run.grower.schedule.state_dict()
+    modes["history"] = [{**growth, "seconds": None} for growth in run.grower.history]
     for path, module in run.model.named_modules():
         plain = {k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str, tuple))}
-        parts += [path, sorted(plain.items()), len(module._forward_hooks), len(module._forward_pre_hooks)]
+        modes[f"sizes of {path}"] = sorted(plain.items())
+        modes[f"hooks of {path}"] = len(module._forward_hooks), len(module._forward_pre_hooks)
     tensors = run.model.state_dict(keep_vars=True)
-    parts += [(name, t.requires_grad, read(t), read(t.grad)) for name, t in tensors.items()]
+    modes |= {name: (t.requires_grad, read(t), read(t.grad)) for name, t in tensors.items()}
     names = {id(tensor): name for name, tensor in tensors.items()}
-    for group in run.optimizer.param_groups:
-        parts += [[names.get(id(p), "not of the model") for p in group["params"]], group["lr"]]
-        parts += [{k: read(v) for k, v in run.optimizer.state.get(p, {}).items()} for p in group["params"]]
-    parts.append(len(run.optimizer.state))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    for place, group in enumerate(run.optimizer.param_groups):
+        modes[f"group {place}"] = [names.get(id(p), "not of the model") for p in group["params"]], group["lr"]
+        state = [{k: read(v) for k, v in run.optimizer.state.get(p, {}).items()} for p in group["params"]]
+        modes[f"state of group {place}"] = state, len(run.optimizer.state)
+    return tuple((name, hashlib.sha256(repr(part).encode()).hexdigest()) for name, part in modes.items())
 
 
 def read(value: Any) -> Any:

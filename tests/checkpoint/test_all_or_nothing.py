@@ -75,6 +75,10 @@ ALTERED = {
     "a rate": (set_at("optimizer", "param_groups", 0, "lr", value="fast"), "lr='fast' in group 0.*has 0.5"),
     "betas": (set_at("optimizer", "param_groups", 0, "betas", value=[0.9]), r"betas=\[0.9\]"),
     "state of no parameter": (set_at("optimizer", "state", "$dict", 0, 0, value=77), "parameter 77 of 6"),
+    "steps": (
+        set_at("optimizer", "state", "$dict", 0, 1, "step", value="many"),
+        "counts the steps of fc2.bias by .many",
+    ),
     "an optimizer": (set_at("optimizer", value=3), "optimizer = 3"),
     "a grower": (set_at("grower", value=[]), r"does not fit the given Grower \(TypeError"),
     "layers": (set_at("deeper", value=[{"path": "fc1"}]), r"deeper'\]\[0\]\['path'\] = 'fc1'"),

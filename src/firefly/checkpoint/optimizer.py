@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -110,6 +111,11 @@ def check_state(weights: Tensors, saved: Json, entries: set[str]) -> None:
     for index, state in saved["state"].items():
         if not 0 <= index < len(names):
             raise FireflyError(f"the saved optimizer has state of parameter {index} of {len(names)}: load another one")
+        step = state.get("step", 0)
+        if entries and not (type(step) in (int, float) or (is_real(step) and step.numel() == 1)):
+            raise FireflyError(
+                f"the saved optimizer counts the steps of {names[index]} by {step!r:.60}: load another one"
+            )
         for key in entries & state.keys() if names[index] in weights else ():
             weight = weights[names[index]]
             if state[key] is not None and not is_alongside(state[key], weight):
@@ -117,6 +123,10 @@ def check_state(weights: Tensors, saved: Json, entries: set[str]) -> None:
                     f"the saved optimizer's {key} of {names[index]} is no such tensor of shape {tuple(weight.shape)}: "
                     "load another checkpoint"
                 )
+
+
+def is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 def is_alongside(value: Any, weight: Tensor) -> bool:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 EDGES = ("__enter__", "__exit__")  # where context managers take something over and give it back
+SWALLOWED = ("__del__", "remove")  # finalisers, and what weak dictionaries call: Python ignores what is raised there
 
 
 class State:
@@ -42,8 +43,9 @@ def is_main() -> bool:
 
 
 def is_at_edge(frame: FrameType | None) -> bool:
+    """Whether something is being taken over or given back, or an exception would be ignored."""
     while frame is not None:
-        if frame.f_code.co_name in EDGES:
+        if frame.f_code.co_name in EDGES + SWALLOWED:
             return True
         frame = frame.f_back
     return False
