@@ -28,7 +28,7 @@ from firefly.progress import Line
 from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
-from firefly.stages.commit import commit, list_models, make_grown, note_gradients, plan_commit
+from firefly.stages.commit import commit, list_models, make_grown, plan_commit
 from firefly.stages.losses import Loss, check_loss, measure_loss
 from firefly.stages.optimizer import check_optimizer
 from firefly.stages.scores import scaled
@@ -76,8 +76,7 @@ def grow(
             `firefly.Examples`, one for each path through the model.
         neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`, or several.
         budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`.
-        optimizer: grown along, the same object; its state follows the neurons. Grow between its step and the next
-            backward: gradients of tensors that grow are dropped.
+        optimizer: grown along, the same object; its state and waiting gradients follow the neurons.
         widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
         seed: growth is deterministic for a seed and leaves the global random state alone.
         steps, lr: of step one (Adam on δ, falling linearly).
@@ -131,9 +130,7 @@ def grow(
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
         change = measure_change(model, example, tensors, anatomy.mirrored(sizes))
         losses = (before, overgrown, after)
-        growth = make_growth(
-            over, gains, chosen, sizes, losses, change, (factor, shorter), note_gradients(model, plans)
-        )
+        growth = make_growth(over, gains, chosen, sizes, losses, change, (factor, shorter))
         # commit
         if not preview:
             grown = {other: make_grown(over, plans, scaled(epsilon, shorter), other) for other in others}

@@ -103,7 +103,6 @@ def make_growth(
     losses: tuple[float, float, float],
     change: float,
     factors: tuple[float, float],
-    remarks: tuple[str, ...] = (),
 ) -> Growth:
     """The growth by these candidates; losses: before, over-grown, after; factors: what shortened the step."""
     anatomy = over.anatomy
@@ -132,7 +131,7 @@ def make_growth(
         total_gain=sum(gain.sum().item() for gain in gains.values()),
         spent=dict(chosen.spent),
         shortened=factors[0] * factors[1],
-        notes=(*notes, *remarks),
+        notes=tuple(notes),
     )
 
 

@@ -147,14 +147,23 @@ def test_bystanders_keep_their_buffers() -> None:
     assert all(torch.equal(value, before[name]) for name, value in critic.state_dict().items())
 
 
-def test_gradients_that_are_dropped_are_told() -> None:
+def test_a_gradient_that_waits_for_a_step_follows_its_neurons() -> None:
+    """Accumulated over two batches, with a growth between them: what the first brought is still there."""
     model = make_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Spoilt(-1)(model, DATA[0]).backward()
-    growth = grow(model, Spoilt(-1), optimizer=optimizer)
-    assert any("gradients of" in note and "optimizer.step()" in note for note in growth.notes)
-    optimizer.zero_grad()
-    assert not any("gradients" in note for note in grow(model, Spoilt(-1), optimizer=optimizer).notes)
+    before = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+    growth = grow(model, Spoilt(-1), optimizer=optimizer, neighborhood=[firefly.Split()], budget=firefly.Neurons(1))
+    (split,) = growth.chosen["0"]["split"]
+    rows, stays = model[0].weight.grad, 1 - split
+    assert torch.equal(rows[[split, 2]], before["0.weight"][[split, split]] / 2)
+    assert torch.equal(rows[stays], before["0.weight"][stays])
+    assert torch.equal(model[4].bias.grad, before["4.bias"])
+    Spoilt(-1)(model, DATA[1]).backward()
+    optimizer.step()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 def test_scores_are_those_of_the_users_own_batches() -> None:

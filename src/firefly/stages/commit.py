@@ -19,7 +19,7 @@ from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow,
 from firefly.stages.selection import Chosen
 from firefly.surgery.guard import see_through, unbroken
 from firefly.surgery.swap import find_tensor, get_size, places, renew, set_size
-from firefly.tensors import make_plan
+from firefly.tensors import Plan, carry, make_plan
 
 
 def plan_commit(over: OverGrown, chosen: Chosen) -> tuple[Plans, dict[str, int]]:
@@ -88,6 +88,8 @@ def commit(
     for model, tensors in grown.items():
         olds = {name: find_tensor(model, name) for name in tensors}
         fresh = {name: renew(olds[name], tensor) for name, tensor in tensors.items()}
+        for name, new in fresh.items():
+            _keep_gradient(olds[name], new, plans[name])
         changes += [(store, key, old, new) for store, key, old, new in places(model, fresh)]
         for path, attribute, value in sizes:
             module = model.get_submodule(path)
@@ -108,15 +110,11 @@ def commit(
         see_through()
 
 
-def note_gradients(model: nn.Module, plans: Plans) -> tuple[str, ...]:
-    """What to say of gradients that wait for a step: those of tensors that grow have no place to go."""
-    waiting = [name for name in plans if (gradient := find_tensor(model, name).grad) is not None and gradient.any()]
-    if not waiting:
-        return ()
-    return (
-        f"gradients of {len(waiting)} tensors that grew are dropped ({waiting[0]} …): grow after optimizer.step() and "
-        "optimizer.zero_grad(), before the next backward",
-    )
+@torch.no_grad()
+def _keep_gradient(old: Tensor, new: Tensor, plan: Plan) -> None:
+    """A gradient that waits for a step follows its neurons, like momentum: copies get their share, new ones nothing."""
+    if old.grad is not None and not old.grad.is_sparse:
+        new.grad = carry(plan, old.grad, shared="makes").contiguous(memory_format=_memory_format(new))
 
 
 def _put(where: Any, key: Any, value: Any) -> None:
