@@ -5,9 +5,10 @@ master.learn("first", train, valid, classes=5, recipe=firefly.training.Recipe(40
 model = master.network("first")
 """
 
+from firefly.continual import metrics
 from firefly.continual.master import Master
 from firefly.continual.ownership import Task
 from firefly.continual.picking import Pick
 from firefly.continual.until import Until
 
-__all__ = ["Master", "Pick", "Task", "Until"]
+__all__ = ["Master", "Pick", "Task", "Until", "metrics"]
