@@ -24,6 +24,9 @@ EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(
     "deeper-mnist": "firefly.experiments.deeper:MNIST",
     "deeper-fashion-mnist": "firefly.experiments.deeper:FASHION_MNIST",
     "deeper-svhn": "firefly.experiments.deeper:SVHN",
+    "continual": "firefly.experiments.continual:CONTINUAL",
+    "continual-10": "firefly.experiments.continual:CONTINUAL_10",
+    "continual-20": "firefly.experiments.continual:CONTINUAL_20",
 }
 
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.

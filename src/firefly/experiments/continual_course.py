@@ -1,0 +1,147 @@
+"""What is learnt in the experiments of continual learning: the settings, the tasks, and their small network (App. B.4)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firefly.continual.data import hold_out
+from firefly.experiments.rows import count
+from firefly.training import Recipe
+from firefly.vision import data, digits
+from firefly.vision.models import vgg16
+
+# CIFAR-100's 20 superclasses: that of each class
+SUPERCLASSES = (
+    *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11, 6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1),
+    *(10, 12, 14, 16, 9, 11, 5, 5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17, 10, 3, 2, 12),
+    *(12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13, 16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0),
+    *(17, 8, 14, 13),
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run is; every row of the results carries it."""
+
+    dataset: str = "cifar100"
+    ways: int = 20  # tasks
+    split: str = "random"  # which classes make a task: drawn by the seed, or "superclass"
+    widths: int = 32  # channels of the small network, in every layer
+    epochs: int = 60  # of each training
+    first_epochs: int = 20  # of the training before the first growth of a later task
+    batch: int = 64
+    lr: float = 0.05
+    weight_decay: float = 5e-4
+    start: int = 600_000  # parameters that the first task may add to the small network
+    parameters: int = 200_000  # that each growth of a later task may add
+    neurons: int = 0  # that it may add instead, as in the paper; 0 for parameters
+    growths: int = 1  # at most, in every later task
+    until: float | None = None  # held-out accuracy at which a task grows no more
+    steps: int = 200  # of step one
+    rate: float = 0.02
+    candidates: int = 15  # brand-new ones in every layer
+    split_epsilon: float = 0.3
+    unlock_epsilon: float = 0.3
+    new_epsilon: float = 0.1
+    pick: str = "all"
+    strength: float = 100.0  # of EWC's penalty
+    fisher: int = 200  # images on which EWC measures what matters
+    own: str = "full"  # channels of a network per task that is as large as one likes
+    images: int | None = None  # only so many training images a task
+    held_out: bool = False  # measured on training images set apart, not on the test set
+
+    @property
+    def classes(self) -> int:
+        return (10 if self.dataset == "digits" else 100) // self.ways
+
+    def recipe(self, device: torch.device, epochs: int | None = None, **how: Any) -> Recipe:
+        """The training that all methods share."""
+        known = {"batch": self.batch, "lr": self.lr, "weight_decay": self.weight_decay, "device": device}
+        augment = self.dataset != "digits"
+        return Recipe(epochs or self.epochs, **{**known, "augment": augment, "evaluate_every": 5, **how})
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One task."""
+
+    name: str
+    labels: tuple[int, ...]  # the classes of the data set that are its 0, 1, ...
+    train: Any
+    valid: Any  # training images held out: of the training of every method
+    test: Any
+
+
+def list_parts(course: Course, seed: int, root: Path | None) -> list[Part]:
+    """The tasks in their order."""
+    train, test = load(course, root)
+    found = []
+    for number, labels in enumerate(part_classes(course, seed), start=1):
+        mine, others = take(train, labels, course.images), take(test, labels, None)
+        if course.held_out:
+            mine, others = hold_out(str(number), mine, None, course.classes, 1000)
+        learn, valid = hold_out(str(number), mine, None, course.classes, 2000)
+        found.append(Part(f"task {number}", tuple(labels), learn, valid, others))
+    return found
+
+
+def part_classes(course: Course, seed: int) -> list[list[int]]:
+    """The classes of every task; of superclasses only their order is drawn."""
+    count, generator = course.ways * course.classes, torch.Generator().manual_seed(seed)
+    if course.split == "superclass":
+        order = torch.randperm(20, generator=generator).tolist()
+        return [[k for k, one in enumerate(SUPERCLASSES) if one == name] for name in order]
+    order = list(range(count)) if course.dataset == "digits" and not seed else []
+    order = order or torch.randperm(count, generator=generator).tolist()
+    return [order[first : first + course.classes] for first in range(0, count, course.classes)]
+
+
+def load(course: Course, root: Path | None) -> tuple[Any, Any]:
+    if course.dataset != "digits":
+        return data.load(course.dataset, root, "train"), data.load(course.dataset, root, "test")
+    images, labels, others, answers = digits.load()
+    return SimpleNamespace(images=images, labels=labels), SimpleNamespace(images=others, labels=answers)
+
+
+def take(whole: Any, labels: list[int], most: int | None) -> Any:
+    """The images of these classes, which become 0, 1, ..."""
+    number = torch.full((int(whole.labels.max()) + 1,), -1)
+    number[labels] = torch.arange(len(labels))
+    mine: Tensor = (number[whole.labels] >= 0).nonzero().flatten()[:most]
+    normal = {key: getattr(whole, key) for key in ("mean", "std") if hasattr(whole, key)}
+    return SimpleNamespace(images=whole.images[mine], labels=number[whole.labels[mine]], **normal)
+
+
+def find_network(course: Course) -> tuple[Callable[[int, Any], nn.Module], Tensor]:
+    """make(classes, widths), and an example: VGG-16 without fully connected layers, or a small one for digits."""
+    if course.dataset == "digits":
+        return make_small, torch.zeros(2, 1, 14, 14)
+    return (lambda classes, widths: vgg16(classes, widths)), torch.zeros(2, 3, 32, 32)
+
+
+def make_small(classes: int, widths: Any) -> nn.Module:
+    """Three convolutions for images of 14 x 14."""
+    layers: list[nn.Module] = []
+    before, width = 1, 16 if widths == "full" else int(widths)
+    for number in range(3):
+        layers += [nn.Conv2d(before, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if number < 2 else []
+        before = width
+    head = [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(width, classes))]
+    return nn.Sequential(OrderedDict([("features", nn.Sequential(*layers)), *head]))
+
+
+def fit_widths(make: Callable[[int], nn.Module], parameters: float) -> int:
+    """As many channels in every layer as so many parameters allow; at least 1."""
+    widths = 1
+    while count(make(widths + 1)) <= parameters:
+        widths += 1
+    return widths
