@@ -34,8 +34,8 @@ QUICK = Course(
     "digits",
     ways=5,
     widths=4,
-    epochs=8,
-    first_epochs=4,
+    epochs=12,
+    first_epochs=6,
     lr=0.1,
     start=1000,
     parameters=800,
@@ -43,7 +43,7 @@ QUICK = Course(
     candidates=8,
     fisher=200,
 )
-SETTINGS = {
+SETTINGS: dict[str, dict[int | None, Course]] = {
     "quick": {None: QUICK, 10: Course(ways=10), 20: Course()},
     "full": {
         10: Course(ways=10, epochs=100, first_epochs=50, neurons=256, steps=50 * 63),
@@ -134,7 +134,7 @@ def measure(
     room = Class(course, parts, device, find_folder(folder, course, method, seed, size), seed, size)
     scores: list[dict[str, float]] = []
     start = time.perf_counter()
-    for step, (seen, parameters, more) in enumerate(METHODS[method](room)):
+    for seen, parameters, more in METHODS[method](room):
         scores.append(seen)
         step = len(seen) - 1
         if all(row["step"] != step for row in done):

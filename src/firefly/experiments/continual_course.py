@@ -1,4 +1,4 @@
-"""What is learnt in the experiments of continual learning: the settings, the tasks, and their small network (App. B.4)."""
+"""What is learnt in the experiments of continual learning: settings, tasks, and their small network (App. B.4)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from firefly.continual.blueprint import Blueprint, list_tensors, read_blueprint
 from firefly.experiments.continual_course import Course, Part, find_network, fit_widths
 from firefly.experiments.rows import count
 from firefly.training import fit
-from firefly.training.resident import upload
+from firefly.training.resident import finish, upload
 
 Scores = dict[str, float]
 Step = tuple[Scores, int, dict[str, Any]]  # accuracies of the tasks seen, parameters of all, whatever else to keep
@@ -82,7 +82,7 @@ class Class:
         return widths
 
 
-# ---- Firefly -----------------------------------------------------------------------------------------------------------
+# ---- Firefly ---------------------------------------------------------------------------------------------------------
 
 
 def run_firefly(room: Class, kinds: str = "both", pick: str | None = None, method: str = "firefly") -> Stream:
@@ -116,10 +116,12 @@ def run_master(room: Class, widths: int, first: dict[str, Any], rest: dict[str, 
         scores = {one.name: room.score(master.network(one.name), one) for one in seen}
         row = metrics.account(master)[number]
         union = row.pop("union")
-        yield scores, union, {key: row[key] for key in ("owned", "private", "mask_bits", "bytes", "grown", "epochs")}
+        spent = row["epochs"]
+        more = {key: row[key] for key in ("owned", "private", "mask_bits", "bytes", "grown")}
+        yield scores, union, {**more, "spent": spent, "epochs": int(spent["training"] + spent["mask"])}
 
 
-# ---- what it is compared with ------------------------------------------------------------------------------------------
+# ---- what it is compared with ----------------------------------------------------------------------------------------
 
 
 def run_individual(room: Class, widths: Any = None, follow: bool = False) -> Stream:
@@ -135,17 +137,21 @@ def run_individual(room: Class, widths: Any = None, follow: bool = False) -> Str
         fit(model, part.train, **how_to_fit(room, part))
         scores[part.name] = room.score(model, part)
         total, before = total + count(model), model
-        yield dict(scores), total, {"widths": widths}
+        yield dict(scores), total, {"widths": widths, "epochs": count_epochs(room)}
 
 
 def run_equal(room: Class, follow: bool = False) -> Stream:
     yield from run_individual(room, room.fit_widths(room.size / room.course.ways), follow)
 
 
+def count_epochs(room: Class) -> int:
+    """Of one task: as many as Firefly trains a later one."""
+    return room.course.first_epochs + room.course.growths * room.course.epochs
+
+
 def how_to_fit(room: Class, part: Part, **how: Any) -> dict[str, Any]:
-    """As long as Firefly trains a task in all."""
-    course = room.course
-    recipe = course.recipe(room.device, course.first_epochs + course.growths * course.epochs, **how)
+    """Where, how long and with which recipe."""
+    recipe = room.course.recipe(room.device, count_epochs(room), **how)
     folder = room.folder / part.name.replace(" ", "-")
     return {"recipe": recipe, "test": part.valid, "checkpoint": folder, "progress": False}
 
@@ -179,7 +185,7 @@ def run_shared(room: Class, strength: float = 0.0) -> Stream:
         for older in models.values():
             begin_as(older, model, {name for name in list_tensors(model) if name not in private})
         scores = {one.name: room.score(models[one.name], one) for one in room.parts[: number + 1]}
-        yield scores, room.share(blueprint, model), {"widths": widths}
+        yield scores, room.share(blueprint, model), {"widths": widths, "epochs": count_epochs(room)}
 
 
 @dataclass(frozen=True)
@@ -214,20 +220,14 @@ def measure_fisher(model: nn.Module, part: Part, room: Class, parameters: dict[s
     numbers = torch.randperm(len(data), generator=generator)[: room.course.fisher]
     model.eval()
     squares = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for image in evaluate_inputs(data, numbers):
+    for number in numbers.tolist():
+        image = finish(data, data.images[number : number + 1])
         answers = model(image).float().log_softmax(1)
         drawn = torch.multinomial(answers.detach().exp().cpu(), 1, generator=generator).item()
         found = torch.autograd.grad(answers[0, int(drawn)], list(parameters.values()))
         for square, gradient in zip(squares.values(), found):
             square += gradient.square() / len(numbers)
     return squares
-
-
-def evaluate_inputs(data: Any, numbers: Tensor) -> Iterator[Tensor]:
-    from firefly.training.resident import finish
-
-    for number in numbers.tolist():
-        yield finish(data, data.images[number : number + 1])
 
 
 def run_joint(room: Class) -> Stream:
@@ -253,7 +253,7 @@ def run_joint(room: Class) -> Stream:
     scores = {}
     for number, part in enumerate(room.parts):
         scores[part.name] = room.score(Slice(model, number * classes, classes), part)
-    yield scores, count(model), {"widths": widths}
+    yield scores, count(model), {"widths": widths, "epochs": count_epochs(room)}
 
 
 class Slice(nn.Module):
