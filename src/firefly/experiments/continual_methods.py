@@ -176,7 +176,7 @@ def run_shared(room: Class, strength: float = 0.0) -> Stream:
         model = room.build(widths, number).to(room.device)
         if models:
             begin_as(model, list(models.values())[-1])
-        loss = None if penalty is None else penalty.make_loss(model, strength)
+        loss = None if penalty is None else penalty.make_loss(model, strength, room.course.lr)
         fit(model, part.train, **how_to_fit(room, part, loss=loss))
         if strength:
             shared = {name: p for name, p in model.named_parameters() if name not in private}
@@ -200,15 +200,19 @@ class Penalty:
         centre = {n: self.centre.get(n, 0) + fisher[n] * p.detach() for n, p in parameters.items()}
         return Penalty(weight, centre)
 
-    def make_loss(self, model: nn.Module, strength: float) -> Callable[[nn.Module, Any], Tensor]:
-        """Cross entropy and the penalty; the weights are the model's own, also where a step computes with copies."""
+    def make_loss(self, model: nn.Module, strength: float, lr: float) -> Callable[[nn.Module, Any], Tensor]:
+        """Cross entropy and the penalty; the weights are the model's own, also where a step computes with copies.
+
+        Where the penalty would be so steep that steps of this learning rate diverge, it is as steep as they allow.
+        """
         own = dict(model.named_parameters())
         middle = {name: self.centre[name] / weight.clamp(min=1e-12) for name, weight in self.weight.items()}
+        steep = {name: (strength * weight).clamp(max=1 / lr) for name, weight in self.weight.items()}
 
         def loss(network: nn.Module, batch: Any) -> Tensor:
             images, labels = batch
-            far = sum((one * (own[name] - middle[name]).square()).sum() for name, one in self.weight.items())
-            return functional.cross_entropy(network(images).float(), labels) + strength / 2 * far
+            far = sum((one * (own[name] - middle[name]).square()).sum() for name, one in steep.items())
+            return functional.cross_entropy(network(images).float(), labels) + far / 2
 
         return loss
 

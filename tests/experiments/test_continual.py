@@ -1,0 +1,145 @@
+"""The experiments of continual learning: tasks part the data, all methods run, no row is measured twice."""
+
+import json
+from argparse import ArgumentParser
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from firefly.errors import FireflyError
+from firefly.experiments import continual
+from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, plain
+from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
+from firefly.experiments.continual_methods import METHODS, SIZED, Class, Penalty, measure_fisher
+from firefly.experiments.rows import read_rows
+
+TINY = replace(
+    QUICK, widths=2, epochs=1, first_epochs=1, steps=2, images=90, candidates=2, start=60, parameters=60, fisher=4
+)
+
+
+def run(folder: Path, *words: str) -> None:
+    parser = ArgumentParser()
+    CONTINUAL.add_arguments(parser)
+    CONTINUAL.run(parser.parse_args(["--runs", str(folder), "--device", "cpu", *words]))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("course", [Course(), Course(ways=10), Course(split="superclass"), QUICK])
+def test_every_class_is_in_one_task(course: Course, seed: int) -> None:
+    parts = part_classes(course, seed)
+    assert len(parts) == course.ways and {len(part) for part in parts} == {course.classes}
+    assert sorted(label for part in parts for label in part) == list(range(course.ways * course.classes))
+    if course.split == "superclass":
+        assert set(Counter(SUPERCLASSES).values()) == {5}
+        assert all(len({SUPERCLASSES[k] for k in part}) == 1 for part in parts)
+
+
+def test_splits_differ_by_seed() -> None:
+    assert part_classes(Course(), 0) != part_classes(Course(), 1)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_no_image_is_trained_on_and_measured(held_out: bool) -> None:
+    parts = list_parts(replace(QUICK, held_out=held_out), 0, None)
+    for part in parts:
+        sets = [{image.numpy().tobytes() for image in one.images} for one in (part.train, part.valid, part.test)]
+        assert not sets[0] & sets[1] and not sets[0] & sets[2] and not sets[1] & sets[2]
+        assert all(set(one.labels.tolist()) == {0, 1} for one in (part.train, part.valid, part.test))
+    assert sum(len(part.test.labels) for part in parts) == (600 if held_out else 2000)
+
+
+@pytest.mark.slow
+def test_all_methods_see_all_tasks_and_none_is_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETTINGS["quick"], None, TINY)
+    methods = list(METHODS)
+    with pytest.raises(FireflyError, match="run --methods firefly"):
+        run(tmp_path, "--methods", "ewc")
+    run(tmp_path, "--methods", *methods)
+    rows = read_rows(tmp_path / "results.jsonl")
+    last = {row["method"]: row for row in rows if row["final"]}
+    assert list(last) == methods
+    for method in methods:
+        steps = [row["step"] for row in rows if row["method"] == method]
+        assert steps == ([4] if method == "joint" else [0, 1, 2, 3, 4])
+        assert len(last[method]["accuracies"]) == 5
+    for method in SIZED:
+        assert last[method]["parameters"] <= last["firefly"]["parameters"]
+    for method in set(METHODS) - {"ewc", "fine-tune"}:
+        assert last[method]["forgotten"] == 0
+    assert (tmp_path / "continual.png").stat().st_size > 1000
+    run(tmp_path, "--methods", *methods)
+    assert read_rows(tmp_path / "results.jsonl") == rows
+
+
+def test_what_was_stopped_goes_on_with_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SETTINGS["quick"], None, TINY)
+    whole, broken, methods = tmp_path / "whole", tmp_path / "broken", ["firefly", "ewc"]
+    run(whole, "--methods", *methods)
+    append, written = continual.append, []
+
+    def stop(path: Path, *rows: Any) -> None:
+        append(path, *rows)
+        written.extend(rows)
+        if len(written) in (2, 7):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(continual, "append", stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(broken, "--methods", *methods)
+    run(broken, "--methods", *methods)
+    timeless = [
+        [row | {"train_seconds": 0, "bytes": 0} for row in read_rows(one / "results.jsonl")] for one in (whole, broken)
+    ]
+    assert timeless[0] == timeless[1] and len(written) == 10
+
+
+def test_a_penalty_of_several_tasks_is_the_sum_of_theirs() -> None:
+    torch.manual_seed(0)
+    model, penalty, far = nn.Linear(3, 2), Penalty({}, {}), []
+    at, fisher = [{"weight": torch.randn(2, 3)} for _ in range(3)], [{"weight": torch.rand(2, 3)} for _ in range(3)]
+    for theta, weight in zip(at, fisher):
+        penalty = penalty.add(theta, weight)
+        far.append((theta["weight"], weight["weight"]))
+    loss, batch = penalty.make_loss(model, 2.0, 0.01), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    plain_loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    (found,) = torch.autograd.grad(loss(model, batch) - plain_loss, [model.weight])
+    wanted = sum(2 * weight * (model.weight.detach() - theta) for theta, weight in far)
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_fisher_is_the_mean_square_of_gradients(tmp_path: Path) -> None:
+    parts = list_parts(TINY, 0, None)
+    room = Class(replace(TINY, fisher=500), parts, torch.device("cpu"), tmp_path, 0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(196, 2))
+    found = measure_fisher(model, parts[0], room, dict(model.named_parameters()))
+    images = parts[0].train.images.flatten(1)
+    answers = model(parts[0].train.images).softmax(1).detach()
+    expected = (answers[:, :1] * answers[:, 1:] * images.square()).mean(0)  # of a logistic regression: p (1-p) x²
+    assert len(images) < 500
+    assert torch.allclose(found["1.weight"].sum(0), 2 * expected, rtol=0.5, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--full"], "give --ways"),
+        (["--split", "superclass"], "--ways 20"),
+        (["--set", "colour=red"], "KEY=VALUE"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, words: list[str], why: str) -> None:
+    with pytest.raises(FireflyError, match=why):
+        run(tmp_path, *words)
+
+
+def test_settings_are_plain() -> None:
+    for settings in SETTINGS.values():
+        for course in settings.values():
+            assert Course(**plain(course)) == course and json.dumps(plain(course))
