@@ -39,7 +39,7 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
         pupil = resume(master, lesson, desk) or begin(master, lesson, train, desk)
         while True:
             train_round(master, lesson, pupil, train, valid, desk)
-            reason = find_reason(master, lesson, pupil)
+            reason = find_reason(lesson, pupil)
             if reason:
                 break
             grow_round(master, lesson, pupil, train)
@@ -108,8 +108,10 @@ def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid
     pupil.rounds.append({**told, "parameters": history[-1].parameters, "added": count_added(master, pupil)})
 
 
-def find_reason(master: Master, lesson: Lesson, pupil: Pupil) -> str | None:
+def find_reason(lesson: Lesson, pupil: Pupil) -> str | None:
     """Why not to grow on, or None."""
+    if pupil.growths and not any(sum(kinds.values()) for kinds in pupil.growths[-1]["added"].values()):
+        return "no candidate would lower the loss"
     accuracies = [round["accuracy"] for round in pupil.rounds]
     reason = read_until(lesson.until).find_reason(accuracies, pupil.rounds[-1]["added"])
     return reason or (f"{lesson.most} growths" if len(pupil.growths) >= lesson.most else None)
