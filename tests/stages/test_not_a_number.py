@@ -153,8 +153,6 @@ def test_a_gradient_that_waits_for_a_step_follows_its_neurons() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Spoilt(-1)(model, DATA[0]).backward()
     before = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
-    }
     growth = grow(model, Spoilt(-1), optimizer=optimizer, neighborhood=[firefly.Split()], budget=firefly.Neurons(1))
     (split,) = growth.chosen["0"]["split"]
     rows, stays = model[0].weight.grad, 1 - split
