@@ -86,7 +86,8 @@ def build(package: str, name: str) -> tuple[nn.Module, dict[str, Any]]:
         try:
             with torch.no_grad():
                 model.eval()(**example)
-            return model.train(), example
+                model.train()(**example)
+            return model, example
         except Exception as error:
             problem = problem or error
     raise problem or ValueError(f"{name} cannot be built")
@@ -103,7 +104,10 @@ def try_torchvision(name: str) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
     for size in (64, 96, 128, 224, 299):
         sized: dict[str, Any] = {"image_size": size} if name.startswith("vit_") else {}
         sized |= {"input_size": (size, size)} if name.startswith("maxvit") else {}
-        model = builder(**options | sized)
+        try:
+            model = builder(**options | sized)
+        except ValueError:  # windows that do not fit into this size
+            continue
         first = next(iter(inspect.signature(model.forward).parameters))
         for frames in ([8], [16]) if video else ([],):
             yield model, {first: torch.randn(2, 3, *frames, size, size)}
@@ -113,18 +117,15 @@ def try_timm(name: str) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
     import timm
 
     default = timm.create_model(name, pretrained=False)
-    full = default.pretrained_cfg["input_size"]
-    for size in (64, 96, 128):
-        if size < full[1]:
-            yield default, {"x": torch.randn(2, full[0], size, size)}
-            try:
-                yield (
-                    timm.create_model(name, pretrained=False, img_size=size),
-                    {"x": torch.randn(2, full[0], size, size)},
-                )
-            except Exception:  # it takes no img_size, or not this one
-                continue
-    yield default, {"x": torch.randn(2, *full)}
+    channels, full = default.pretrained_cfg["input_size"][:2]
+    first = next(iter(inspect.signature(default.forward).parameters))
+    for size in (64, 96, 128, full):
+        image = {first: torch.randn(2, channels, size, size)}
+        yield default, image
+        try:
+            yield timm.create_model(name, pretrained=False, img_size=size), image
+        except Exception:  # it takes no img_size, or not this one
+            continue
 
 
 def try_transformers(name: str) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
