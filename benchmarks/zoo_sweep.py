@@ -141,7 +141,7 @@ def describe(anatomy: firefly.Anatomy) -> Row:
 
 def plain_reason(reason: str) -> str:
     """Without names of files, layers and sizes, so that equal reasons can be counted."""
-    reason = re.sub(r" \([^()]*:\d+\)", "", reason.partition(": ")[0])
+    reason = re.sub(r" \([^()]*:\d+\)| in [\w.]+(?= )", "", reason.partition(": ")[0])
     return re.sub(r"[\w.]*\.[\w.]+ (both makes|makes two|reads two|is frozen)", r"one tensor \1", reason)
 
 

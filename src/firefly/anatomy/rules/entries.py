@@ -141,6 +141,7 @@ def attention(flow: Flow, q: Value, k: Value, v: Value, mask: Value | None = Non
       *[f"max_pool{d}d_with_indices" for d in (1, 2, 3)],
       *[f"upsample_{kind}{d}" for kind in ("nearest", "_nearest_exact") for d in ("1d", "2d", "3d")],
       "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
+      "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
       "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
       "grid_sampler")  # fmt: skip
 def resample(flow: Flow, x: Value, *_: Any, **__: Any) -> Any:
