@@ -17,7 +17,7 @@ from firefly.neighborhood.kinds import New, Split, Unlock
 from firefly.schedule import Every, Milestones, Plateau
 from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Anatomy",
