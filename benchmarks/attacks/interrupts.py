@@ -91,6 +91,7 @@ def interrupt(operation: Callable[[], Any], aim: Aim | None, first: float = 0, a
 def attack(count: int, folder: Path, seed: int = 0) -> Tally:
     """Interrupt growths, previews, deepenings, saves and loads."""
     tally, luck = Tally(), random.Random(seed)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
     large, small = make_large(), make_run()
     train(small)
     save(folder / "large", large)
