@@ -25,7 +25,8 @@ TINY = {
     8: ["head_dim", "d_kv", "num_mel_bins", "patch_size"],
     4: ["num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
         "num_local_experts", "num_experts", "state_size", "rotary_dim"],
-    2: ["num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "eos_token_id"],
+    2: ["num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "eos_token_id",
+        "num_experts_per_tok"],
     1: ["bos_token_id"],
     0: ["pad_token_id", "decoder_start_token_id"],
 }  # fmt: skip
@@ -131,12 +132,13 @@ def try_timm(name: str) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
 def try_transformers(name: str) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
     import transformers
 
-    kind = getattr(transformers, name)
-    known = set(vars(kind.config_class())) | set(kind.config_class.attribute_map)
-    options = {key: value for key, value in SIZES.items() if key in known}
+    kind, own = getattr(transformers, name), OWN.get(name, {})
+    aliases = kind.config_class.attribute_map  # other names of the same options
+    known = set(vars(kind.config_class())) | set(aliases)
+    options = {key: value for key, value in SIZES.items() if key in known and aliases.get(key) not in own}
     if any(name.startswith(f"{word}For") for word in GROUPED):
         options["num_key_value_heads"] = 2
-    model = kind(kind.config_class(**options | OWN.get(name, {})))
+    model = kind(kind.config_class(**options | own))
     tokens = torch.randint(3, 99, (2, 8))
     if name in IMAGE:
         yield model, {"pixel_values": torch.randn(2, 3, 32, 32)}
