@@ -52,7 +52,7 @@ class Course:
     unlock_epsilon: float = 0.3
     new_epsilon: float = 0.1
     pick: str = "all"
-    strength: float = 100.0  # of EWC's penalty
+    strength: float = 1e5  # of EWC's penalty
     fisher: int = 200  # images on which EWC measures what matters
     own: str = "full"  # channels of a network per task that is as large as one likes
     images: int | None = None  # only so many training images a task

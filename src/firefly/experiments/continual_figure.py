@@ -7,24 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.experiments.curves import COLORS, summarise
+from firefly.experiments.curves import summarise
 from firefly.experiments.rows import Row
-
-LABELS = {
-    "firefly": "Firefly",
-    "unlock": "Firefly (unlock only)",
-    "new": "Firefly (new only)",
-    "mask": "Firefly (picked by mask)",
-    "random": "random choice",
-    "uniform": "uniform growth",
-    "frozen": "frozen after the first task",
-    "individual": "a network per task",
-    "equal": "a network per task, equal size",
-    "last": "each from the last, equal size",
-    "ewc": "EWC",
-    "fine-tune": "fine-tuning",
-    "joint": "all tasks at once",
-}
+from firefly.report.palette import LABELS, find_colour, name_method
 
 
 def group(rows: list[Row]) -> dict[str, dict[int, list[Row]]]:
@@ -55,7 +40,7 @@ def table(rows: list[Row]) -> str:
         shown.append(cell([100 * row["accuracies"]["task 1"] for row in found]))
         shown.append(cell([100 * row["forgotten"] for row in found]) if len(steps) > 1 else "")
         shown.append(f"{summarise(row['parameters'] for row in found)[0]:,.0f}")
-        lines.append(f"{LABELS.get(name, name):32}" + "".join(f"{one:>16}" for one in shown))
+        lines.append(f"{name_method(name):32}" + "".join(f"{one:>16}" for one in shown))
     return "\n".join(lines)
 
 
@@ -74,15 +59,14 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 3.9), layout="constrained")
-    lines, names = group(rows), [*LABELS]
+    lines = group(rows)
     for axes, (title, value) in zip(figure.subplots(1, 3), PANELS.items()):
         for name, steps in lines.items():
             points = [summarise(map(value, found)) for found in steps.values()]
             look = {"marker": "o", "markersize": 4, "linewidth": 2.2 if name == "firefly" else 1.3, "capsize": 2}
-            color = COLORS[names.index(name) % len(COLORS)] if name in names else "gray"
             errors = [error for _, error, _ in points]
             means = [mean for mean, _, _ in points]
-            axes.errorbar(list(steps), means, errors, **look, color=color, label=LABELS.get(name, name))
+            axes.errorbar(list(steps), means, errors, **look, color=find_colour(name), label=name_method(name))
         axes.set(title=title, xlabel="tasks learnt")
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -5,7 +5,8 @@ them take. Every training is kept in a folder of its own, so what was done is no
 has a head and norms of its own in every method; only `joint` has one network for all.
 
     firefly       Algorithm 2: unlocking and new neurons in one ranking
-    unlock, new   only one of the two kinds;  mask: old neurons picked by a trained mask
+    firefly-unlock, firefly-new   only one of the two kinds
+    firefly-mask  old neurons picked by a trained mask
     random, uniform   the same number of neurons, chosen at random, or the same in every layer
     frozen        one network as large as Firefly's in the end, trained on the first task; then norms and heads only
     individual    a network per task, as large as one likes;  equal: all of them together as large as Firefly's
@@ -274,9 +275,9 @@ class Slice(nn.Module):
 
 METHODS: dict[str, Callable[[Class], Stream]] = {
     "firefly": run_firefly,
-    "unlock": lambda room: run_firefly(room, "unlock"),
-    "new": lambda room: run_firefly(room, "new"),
-    "mask": lambda room: run_firefly(room, pick="mask"),
+    "firefly-unlock": lambda room: run_firefly(room, "unlock"),
+    "firefly-new": lambda room: run_firefly(room, "new"),
+    "firefly-mask": lambda room: run_firefly(room, pick="mask"),
     "random": lambda room: run_firefly(room, method="random"),
     "uniform": lambda room: run_firefly(room, method="uniform"),
     "frozen": run_frozen,

@@ -14,6 +14,8 @@ LABELS = {
     "firefly-1-new": "Firefly (m' = 1)",
     "firefly-2-new": "Firefly (m' = 2)",
     "firefly-10-new": "Firefly (m' = 10)",
+    "firefly-unlock": "Firefly (unlock only)",
+    "firefly-mask": "Firefly (picked by mask)",
     "splitting": "Splitting (exact)",
     "fast-splitting": "Splitting (fast)",
     "net2net": "Net2Net",
@@ -28,6 +30,13 @@ LABELS = {
     "fixed": "fixed 12-12-12-12",
     "full": "full network",
     "start": "start",
+    "individual": "a network per task",
+    "equal": "a network per task, equal size",
+    "last": "each from the last, equal size",
+    "frozen": "frozen after the first task",
+    "ewc": "EWC",
+    "fine-tune": "fine-tuning",
+    "joint": "all tasks at once",
 }
 FRONT = "#D55E00"  # Firefly, and the series a page is about
 COLOURS = {
@@ -38,6 +47,8 @@ COLOURS = {
     "firefly-1-new": "#F2A65A",
     "firefly-2-new": "#A65E2E",
     "firefly-10-new": "#5C2A00",
+    "firefly-unlock": "#F0B27A",
+    "firefly-mask": "#C2185B",
     "splitting": "#0072B2",
     "fast-splitting": "#56B4E9",
     "net2net": "#009E73",
@@ -52,6 +63,13 @@ COLOURS = {
     "fixed": "#222222",
     "full": "#000000",
     "start": "#666666",
+    "individual": "#111111",
+    "equal": "#555555",
+    "last": "#8D8D8D",
+    "frozen": "#2E86C1",
+    "ewc": "#1B4F9C",
+    "fine-tune": "#00A087",
+    "joint": "#6A3D9A",
 }
 OTHERS = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7B4B94", "#999999")
 ON_DARK = ("#5BB4F0", "#3CCBA0", "#E59CC6", "#8FD0F5", "#F0BC4A", "#B48AD0", "#B5B5B5")  # the same, lighter
