@@ -22,8 +22,7 @@ from firefly.anatomy.examples import bring, run_examples
 from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy, length
 from firefly.errors import FireflyError, first_line
-from firefly.stages.commit import commit
-from firefly.surgery.swap import switched
+from firefly.surgery.swap import find_tensor, places, renew, set_size, switched
 from firefly.tensors import Layout, Run
 
 Make = Callable[[int], nn.Module]
@@ -68,7 +67,11 @@ class Blueprint:
 
     def resize(self, model: nn.Module, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> nn.Module:
         """Put tensors of other sizes into the model, in place."""
-        commit({model: tensors}, self.anatomy.mirrored(sizes), {})
+        fresh = {name: renew(find_tensor(model, name), tensor) for name, tensor in tensors.items()}
+        for store, name, _, new in places(model, fresh):
+            store[name] = new
+        for path, attribute, size in self.anatomy.mirrored(sizes):
+            set_size(model.get_submodule(path), attribute, size)
         return model
 
     def find_anatomy(self, classes: int, sizes: Mapping[str, int]) -> Anatomy:
