@@ -40,6 +40,7 @@ import firefly
 from firefly.baselines.random import random_growth
 from firefly.errors import first_line
 from firefly.experiments.rows import append, hardware
+from firefly.surgery.norms import average_statistics
 
 PACKAGES = ("torchvision", "timm", "transformers")
 OUTCOMES = ("grew", "zero gains", "nothing free", "too slow", "export failed", "does not run", "wrong")
@@ -175,6 +176,8 @@ def double(value: Any) -> Any:
 
 def check(model: nn.Module, example: dict[str, Any], options: Row) -> Row:
     """New neurons, then splits, by tiny steps: the function stays, and changes as `grow` said (module docstring)."""
+    with torch.no_grad():  # untrained norms let the signal of a deep network vanish: 1e-22 at the output of some
+        average_statistics(model, loss_of, batches_of(example))
     unseen = vary(example, 7)
     before = run(model, unseen)
     scale = max((one.abs().max().item() for one in before), default=0.0) or 1.0
