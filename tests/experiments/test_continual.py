@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from firefly.errors import FireflyError
-from firefly.experiments import continual
+from firefly.experiments import continual, continual_course
 from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, plain
 from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
 from firefly.experiments.continual_methods import METHODS, SIZED, Class, Penalty, measure_fisher
 from firefly.experiments.rows import read_rows
+from firefly.vision.data import Images
 
 TINY = replace(
     QUICK, widths=2, epochs=1, first_epochs=1, steps=2, images=90, candidates=2, start=60, parameters=60, fisher=4
@@ -75,6 +76,25 @@ def test_all_methods_see_all_tasks_and_none_is_run_twice(tmp_path: Path, monkeyp
     assert (tmp_path / "continual.png").stat().st_size > 1000
     run(tmp_path, "--methods", *methods)
     assert read_rows(tmp_path / "results.jsonl") == rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["quick", "full"])
+def test_tasks_of_cifar_100_are_learnt(size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(course: Course, root: Path | None) -> tuple[Images, Images]:
+        generator = torch.Generator().manual_seed(0)
+        pictures = torch.randint(0, 256, (4400, 3, 32, 32), generator=generator, dtype=torch.uint8)
+        whole = Images(pictures, torch.arange(4400) % 100, 100, "cifar100")
+        return whole.take(torch.arange(4000)), whole.take(torch.arange(4000, 4400))
+
+    monkeypatch.setattr(continual_course, "load", draw)
+    short = {"widths": 4, "epochs": 1, "first_epochs": 1, "batch": 16, "steps": 2, "candidates": 2, "fisher": 2}
+    budget = {"start": 2000, "parameters": 2000, "neurons": 8 if size == "full" else 0}
+    course = replace(SETTINGS[size][20], **short, **budget)
+    parts = list_parts(course, 0, None)
+    for method in ("firefly", "ewc", "equal"):
+        room = Class(course, parts[:2], torch.device("cpu"), tmp_path / method, 0, 60_000)
+        assert [len(step[0]) for step in METHODS[method](room)] == [1, 2]
 
 
 def test_what_was_stopped_goes_on_with_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
