@@ -20,7 +20,17 @@ from firefly.experiments.rows import read_rows
 from firefly.vision.data import Images
 
 TINY = replace(
-    QUICK, widths=2, epochs=1, first_epochs=1, steps=2, images=90, candidates=2, start=60, parameters=60, fisher=4
+    QUICK,
+    widths=2,
+    epochs=1,
+    first_epochs=1,
+    steps=2,
+    images=90,
+    candidates=2,
+    start=60,
+    parameters=60,
+    fisher=4,
+    mask_epochs=1,
 )
 
 

@@ -51,7 +51,8 @@ class Course:
     split_epsilon: float = 0.3
     unlock_epsilon: float = 0.3
     new_epsilon: float = 0.1
-    pick: str = "all"
+    pick: str = "all"  # which old neurons a task begins with: "all", "none", or "mask"
+    mask_epochs: int = 10  # of training the mask, if there is one
     strength: float = 1e5  # of EWC's penalty
     fisher: int = 200  # images on which EWC measures what matters
     own: str = "full"  # channels of a network per task that is as large as one likes

@@ -6,7 +6,7 @@ has a head and norms of its own in every method; only `joint` has one network fo
 
     firefly       Algorithm 2: unlocking and new neurons in one ranking
     firefly-unlock, firefly-new   only one of the two kinds
-    firefly-mask  old neurons picked by a trained mask
+    firefly-all, firefly-mask     old neurons are picked all, or by a trained mask
     random, uniform   the same number of neurons, chosen at random, or the same in every layer
     frozen        one network as large as Firefly's in the end, trained on the first task; then norms and heads only
     individual    a network per task, as large as one likes;  equal: all of them together as large as Firefly's
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import firefly
-from firefly.continual import Master, metrics
+from firefly.continual import Master, Pick, metrics
 from firefly.continual.blueprint import Blueprint, list_tensors, read_blueprint
 from firefly.experiments.continual_course import Course, Part, find_network, fit_widths
 from firefly.experiments.rows import count
@@ -96,7 +96,8 @@ def run_firefly(room: Class, kinds: str = "both", pick: str | None = None, metho
     first = {"neighborhood": [firefly.Split(course.split_epsilon), new], "budget": firefly.Parameters(course.start)}
     warm = course.recipe(room.device, course.first_epochs)
     rest = {"neighborhood": later, "budget": add, "growths": course.growths, "until": course.until, "first": warm}
-    yield from run_master(room, course.widths, first, {**rest, "pick": pick or course.pick}, how)
+    picked = Pick(pick or course.pick, epochs=course.mask_epochs)
+    yield from run_master(room, course.widths, first, {**rest, "pick": picked}, how)
 
 
 def run_frozen(room: Class) -> Stream:
@@ -147,7 +148,9 @@ def run_equal(room: Class, follow: bool = False) -> Stream:
 
 def count_epochs(room: Class) -> int:
     """Of one task: as many as Firefly trains a later one."""
-    return room.course.first_epochs + room.course.growths * room.course.epochs
+    course = room.course
+    mask = course.mask_epochs if course.pick == "mask" else 0
+    return mask + course.first_epochs + course.growths * course.epochs
 
 
 def how_to_fit(room: Class, part: Part, **how: Any) -> dict[str, Any]:
@@ -277,6 +280,7 @@ METHODS: dict[str, Callable[[Class], Stream]] = {
     "firefly": run_firefly,
     "firefly-unlock": lambda room: run_firefly(room, "unlock"),
     "firefly-new": lambda room: run_firefly(room, "new"),
+    "firefly-all": lambda room: run_firefly(room, pick="all"),
     "firefly-mask": lambda room: run_firefly(room, pick="mask"),
     "random": lambda room: run_firefly(room, method="random"),
     "uniform": lambda room: run_firefly(room, method="uniform"),
