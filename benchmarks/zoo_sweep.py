@@ -57,7 +57,7 @@ class TooSlow(Exception):
 
 def examine(package: str, name: str, seconds: int) -> Row:
     """The row of one model."""
-    row: Row = {"package": package, "model": name}
+    row: Row = {"benchmark": "zoo", "package": package, "model": name}
     used = [torch, firefly, importlib.import_module(package)]
     row["versions"] = {one.__name__: getattr(one, "__version__", "unknown") for one in used}
     row["device"] = hardware(torch.device("cpu"))

@@ -82,10 +82,9 @@ class Roster:
 
 
 def double(numbers: Tensor, size: int, device: torch.device | str = "cpu") -> Roster:
-    """Neurons of these numbers stand twice, each copy with half of the columns: the same function."""
+    """Neurons get one more copy whenever their number is named, with equal shares of the columns: the same function."""
     slot = torch.cat([torch.arange(size), numbers])
-    share = torch.ones(len(slot))
-    share[numbers] = share[size:] = 0.5
+    share = 1 / torch.bincount(slot, minlength=size)[slot]
     return Roster(size, 0, slot.to(device), torch.zeros(len(slot), device=device), share.to(device))
 
 

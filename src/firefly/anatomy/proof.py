@@ -170,7 +170,7 @@ def _full_precision(model: nn.Module) -> Iterator[None]:
 
 
 def _doubled(size: int, count: int, device: torch.device) -> Roster:
-    return double(torch.arange(min(count, size)), size, device)
+    return double(torch.arange(count) % max(size, 1), size, device)
 
 
 def _equal(before: list[Tensor], after: list[Tensor]) -> bool:
