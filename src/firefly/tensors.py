@@ -82,9 +82,12 @@ class Roster:
 
 
 def double(numbers: Tensor, size: int, device: torch.device | str = "cpu") -> Roster:
-    """Neurons get one more copy whenever their number is named, with equal shares of the columns: the same function."""
+    """Neurons give half of their columns to a copy whenever their number is named; halves are exact."""
     slot = torch.cat([torch.arange(size), numbers])
-    share = 1 / torch.bincount(slot, minlength=size)[slot]
+    share = torch.ones(len(slot))
+    for place, number in enumerate(numbers.tolist(), size):
+        share[number] /= 2
+        share[place] = share[number]
     return Roster(size, 0, slot.to(device), torch.zeros(len(slot), device=device), share.to(device))
 
 

@@ -155,3 +155,33 @@ def test_what_is_offered_is_proven_together() -> None:
     anatomy = firefly.trace(Budget(), X)
     assert len(anatomy.growable()) == 4
     assert all("too many" in (width.pinned or "") for width in anatomy if width.name in ("layers.4", "layers.5"))
+
+
+class Halves(nn.Module):
+    """Two parts of equal size; the size of the first is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.first = nn.Linear(3, 4), nn.Linear(4, 3), 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return self.two(torch.cat([x[:, self.first :], x[:, : self.first].relu()], 1))
+
+
+@pytest.mark.parametrize("width, first", [("one", 3), ("one#2", 2)])
+def test_a_size_that_two_parts_have_follows_the_right_one(width: str, first: int) -> None:
+    torch.manual_seed(0)
+    model, x = Halves().double(), torch.randn(5, 3, dtype=torch.float64)
+    before = model(x)
+    firefly.grow(
+        model,
+        lambda model, batch: model(batch).square().mean(),
+        [x],
+        example=x,
+        widths=[width],
+        neighborhood=[firefly.Split(1e-9)],
+        budget=firefly.Neurons(1),
+        method="random",
+    )
+    assert model.first == first and torch.allclose(model(x), before, atol=1e-7)
