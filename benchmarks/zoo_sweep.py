@@ -238,7 +238,7 @@ def start(package: str, name: str, seconds: int) -> subprocess.Popen[str]:
 
 def read_answer(package: str, name: str, process: subprocess.Popen[str]) -> Row:
     text = process.communicate()[0]
-    lines = [line for line in text.splitlines() if line.startswith('{"package"')]
+    lines = [line for line in text.splitlines() if line.startswith('{"benchmark"')]
     died = {"package": package, "model": name, "outcome": "does not run", "note": f"exit status {process.returncode}"}
     return json.loads(lines[-1]) if lines else died
 
