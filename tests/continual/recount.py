@@ -27,6 +27,19 @@ def list_entries(dims: list[Any], lists: dict[str, list[int]]) -> set[tuple[Any,
     return set(product(*axes))
 
 
+def is_heard(entry: tuple[Any, ...], dims: list[Any], content: dict[str, Any], born: dict[str, int]) -> bool:
+    """Not if a row born before would read one of the columns that its task says it does not listen to."""
+    unheard = content["told"].get("unheard")
+    if not unheard or len(dims) < 2:
+        return True
+    (_, run, row, _), (_, other, column, _) = entry[:2]
+    maker, read = dims[0][run][0], dims[1][other][0]
+    if maker is None or read is None or row >= born[maker]:
+        return True
+    numbers = content["lists"][read]
+    return column not in numbers[len(numbers) - unheard.get(read, 0) :]
+
+
 def read_header(path: Path) -> dict[str, list[int]]:
     """The shapes in a file of safetensors."""
     with path.open("rb") as file:
@@ -40,6 +53,7 @@ def recount(root: Path) -> dict[str, int]:
     tensors = json.loads((root / "master.json").read_text())["blueprint"]["tensors"]
     union: dict[str, set[tuple[Any, ...]]] = {name: set() for name, told in tensors.items() if told["sort"] == "shared"}
     found: dict[str, int] = {}
+    born: dict[str, int] = {}
     for folder in sorted(root.glob("task-*")):
         content = json.loads((folder / "checkpoint.json").read_text())
         shapes = read_header(folder / content["file"])
@@ -49,11 +63,12 @@ def recount(root: Path) -> dict[str, int]:
                 added += math.prod(shapes[f"private/{name}"]) if told["parameter"] else 0
                 continue
             used = list_entries(told["dims"], content["lists"])
-            own = used - union[name]
+            own = {one for one in used - union[name] if is_heard(one, told["dims"], content, born)}
             if [len(own)] != shapes[f"owned/{name}"]:
                 raise SystemExit(f"{folder}: {name} has {shapes[f'owned/{name}']} entries of its own, not {len(own)}")
             union[name] |= used
             added += len(own)
+        born = {width: max([born.get(width, 0) - 1, *numbers]) + 1 for width, numbers in content["lists"].items()}
         found[content["name"]] = added
     return {**found, "union": sum(found.values())}
 

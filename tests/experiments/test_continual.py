@@ -14,8 +14,10 @@ from torch import nn
 from firefly.errors import FireflyError
 from firefly.experiments import continual, continual_course
 from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, plain
+from firefly.experiments.continual_class import Class
 from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
-from firefly.experiments.continual_methods import METHODS, SIZED, Class, Penalty, measure_fisher
+from firefly.experiments.continual_methods import METHODS, SIZED
+from firefly.experiments.continual_rivals import Penalty, measure_fisher
 from firefly.experiments.rows import read_rows
 from firefly.vision.data import Images
 

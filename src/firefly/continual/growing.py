@@ -53,11 +53,11 @@ def grow_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data) -> Non
             **lesson.growing,
         )
     settle_lists(master, pupil, growth)
-    put_back(master.hold(model.cpu(), pupil.lists))
-    steps = lesson.growing.get("steps", 100)
-    pupil.epochs["step one"] += steps * recipe.batch / len(data)
     told = growth.to_dict()
     pupil.growths.append({key: told[key] for key in TOLD})
+    put_back(master.hold(model.cpu(), pupil.lists, pupil.find_unheard(lesson.listen)))
+    steps = lesson.growing.get("steps", 60)
+    pupil.epochs["step one"] += steps * recipe.batch / len(data)
 
 
 TOLD = ("added", "widths", "loss_before", "loss_overgrown", "loss_after", "predicted", "parameters", "seconds")

@@ -45,6 +45,8 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
             grow_round(master, lesson, pupil, train)
             keep(pupil, desk)
         told = {"accuracy": pupil.rounds[-1]["accuracy"], "stopped": reason, "images": len(train.labels)}
+        unheard = pupil.find_unheard(lesson.listen)
+        told |= {"unheard": unheard} if unheard else {}
         told |= {"rounds": pupil.rounds, "growths": pupil.growths, "epochs": pupil.epochs, "lesson": lesson.tell()}
         task = master.add(lesson.name, lesson.classes, pupil.lists, pupil.model, told)
         desk.clear()
@@ -91,7 +93,7 @@ def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid
     recipe = settle(lesson.first if lesson.first is not None and not number else lesson.recipe)
     model = pupil.model.to(recipe.device)
     optimizer = make_optimizer(model, recipe)
-    handle = lock(optimizer, master.hold(model, pupil.lists))
+    handle = lock(optimizer, master.hold(model, pupil.lists, pupil.find_unheard(lesson.listen)))
     history = fit(
         model,
         train,
@@ -105,7 +107,7 @@ def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid
     pupil.model = model if history.average is None else history.average
     pupil.epochs["training"] += len(history)
     told = {"accuracy": history.accuracy, "loss": history[-1].loss, "epochs": len(history)}
-    pupil.rounds.append({**told, "parameters": history[-1].parameters, "added": count_added(master, pupil)})
+    pupil.rounds.append({**told, "parameters": history[-1].parameters, "added": count_added(master, lesson, pupil)})
 
 
 def find_reason(lesson: Lesson, pupil: Pupil) -> str | None:
@@ -117,9 +119,9 @@ def find_reason(lesson: Lesson, pupil: Pupil) -> str | None:
     return reason or (f"{lesson.most} growths" if len(pupil.growths) >= lesson.most else None)
 
 
-def count_added(master: Master, pupil: Pupil) -> int:
+def count_added(master: Master, lesson: Lesson, pupil: Pupil) -> int:
     """Parameters that the task adds to the master as it is now."""
-    tensors, blueprint = list_tensors(pupil.model), master.blueprint
+    tensors, blueprint, unheard = list_tensors(pupil.model), master.blueprint, pupil.find_unheard(lesson.listen)
     private = sum(tensors[name].numel() for name in blueprint.private if name in blueprint.parameters)
-    own = ((master.find_own(lay, pupil.lists), tensors[name]) for name, lay in blueprint.shared.items())
+    own = ((master.find_own(lay, pupil.lists, unheard), tensors[name]) for name, lay in blueprint.shared.items())
     return private + sum(int(free.expand(tensor.shape).sum()) for free, tensor in own)

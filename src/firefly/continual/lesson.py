@@ -30,6 +30,7 @@ class Lesson:
     budget: Budget
     growths: int | None
     until: float | Until | None
+    listen: bool
     seed: int
     growing: Mapping[str, Any]
     progress: bool
@@ -41,6 +42,8 @@ class Lesson:
             raise FireflyError(f"task {self.name!r}: classes={self.classes!r}: give a whole number from 2 up")
         if self.growths is not None and not is_whole(self.growths, 0):
             raise FireflyError(f"task {self.name!r}: growths={self.growths!r}: give a whole number from 0 up, or None")
+        if not isinstance(self.listen, bool):
+            raise FireflyError(f"task {self.name!r}: listen={self.listen!r}: give True or False")
         for recipe in (self.recipe, self.first or self.recipe):
             if not isinstance(recipe, Recipe):
                 raise FireflyError(f"recipe is a {type(recipe).__name__}: give a firefly.training.Recipe")
@@ -63,7 +66,7 @@ class Lesson:
         kinds = None if self.neighborhood is None else [repr(k) for k in read_neighborhood(self.neighborhood)]
         told = {"budget": repr(self.budget), "growths": self.most, "until": repr(read_until(self.until))}
         told |= {"pick": repr(read_pick(self.pick)), "neighborhood": kinds, "seed": self.seed}
-        return {**recipes, **told, "growing": tell(self.growing)}
+        return {**recipes, **told, **({} if self.listen else {"listen": False}), "growing": tell(self.growing)}
 
 
 @dataclass
@@ -79,3 +82,11 @@ class Pupil:
     @property
     def sizes(self) -> dict[str, int]:
         return {name: len(numbers) for name, numbers in self.lists.items()}
+
+    def find_unheard(self, listen: bool) -> dict[str, int]:
+        """How many neurons locked ones may not listen to, if not to brand-new ones: the last in each list."""
+        born: dict[str, int] = {}
+        for growth in () if listen else self.growths:
+            for name, kinds in growth["added"].items():
+                born[name] = born.get(name, 0) + kinds.get("new", 0)
+        return born

@@ -23,7 +23,7 @@ from firefly.anatomy.widths import length
 from firefly.continual import learning, store
 from firefly.continual.blueprint import Layouts, Make, Tensors, draw_head, list_tensors, read_blueprint
 from firefly.continual.lock import Held, is_still
-from firefly.continual.ownership import Lists, Task, enlarge, find_own, find_places
+from firefly.continual.ownership import Lists, Task, enlarge, find_heard, find_own, find_places
 from firefly.continual.picking import Pick
 from firefly.continual.until import Until
 from firefly.descent import BUDGET
@@ -32,6 +32,8 @@ from firefly.neighborhood.kinds import Kind
 from firefly.stages.budget import Budget
 from firefly.tensors import Layout
 from firefly.training.recipe import Recipe
+
+NOBODY: Mapping[str, int] = {}
 
 
 class Master:
@@ -80,6 +82,7 @@ class Master:
         budget: Budget = BUDGET,
         growths: int | None = None,
         until: float | Until | None = None,
+        listen: bool = True,
         seed: int = 0,
         progress: bool = False,
         **growing: Any,
@@ -99,6 +102,7 @@ class Master:
             budget: of each growth.
             growths: at most so many; None for 1, or for 10 if `until` says when to stop.
             until: do not grow on when the held-out accuracy is reached, or as `Until(...)` says.
+            listen: whether locked neurons may listen to brand-new ones, by entries that belong to the new task.
             seed: of first weights, masks and growths.
             growing: further options of `firefly.grow`: steps, lr, rank, method ...
 
@@ -106,7 +110,7 @@ class Master:
             The task, as it will be for ever.
         """
         lesson = learning.Lesson(
-            name, classes, recipe, first, pick, neighborhood, budget, growths, until, seed, growing, progress
+            name, classes, recipe, first, pick, neighborhood, budget, growths, until, listen, seed, growing, progress
         )
         return learning.learn(self, lesson, train, valid)
 
@@ -166,30 +170,33 @@ class Master:
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
-    def hold(self, model: nn.Module, lists: Lists) -> list[Held]:
+    def hold(self, model: nn.Module, lists: Lists, unheard: Mapping[str, int] = NOBODY) -> list[Held]:
         """Which entries of a new task's network are free, and what those of older tasks are."""
         known = {name: torch.where(numbers < self.born[name], numbers, 0) for name, numbers in lists.items()}
         parameters, found = dict(model.named_parameters()), []
         for name, layout in self.blueprint.shared.items():
-            free = self.find_own(layout, lists)
+            free = self.find_own(layout, lists, unheard)
             if not bool(free.all()):
                 kept = self.tensors[name][find_places(layout, known, self.born)]
+                kept = torch.where(self.find_own(layout, lists), 0, kept) if unheard else kept
                 found.append(Held(parameters[name], free, kept))
         return found
 
-    def find_own(self, layout: Layout, lists: Lists) -> Tensor:
-        """Which entries a new task with these lists would own."""
-        return find_own(layout, lists, [task.lists for task in self.tasks.values()])
+    def find_own(self, layout: Layout, lists: Lists, unheard: Mapping[str, int] = NOBODY) -> Tensor:
+        """Which entries a new task with these lists would own and use."""
+        own = find_own(layout, lists, [task.lists for task in self.tasks.values()])
+        return own & find_heard(layout, lists, self.born, unheard)
 
     def add(self, name: str, classes: int, lists: Lists, model: nn.Module, told: dict[str, Any]) -> Task:
         """Keep a task that was learnt: on disk first, then here."""
         tensors = {key: tensor.detach().cpu() for key, tensor in list_tensors(model.cpu()).items()}
-        moved = [one for one in self.hold(model, lists) if not is_still(one)]
+        unheard = told.get("unheard", NOBODY)
+        moved = [one for one in self.hold(model, lists, unheard) if not is_still(one)]
         if moved:
             raise FireflyError(f"task {name!r} changed {len(moved)} weights of older tasks: it is not kept; train anew")
         owned = {}
         for key, layout in self.blueprint.shared.items():
-            own = self.find_own(layout, lists)
+            own = self.find_own(layout, lists, unheard)
             owned[key] = tensors[key][own.expand(tensors[key].shape)]
         private = {key: tensors[key].contiguous() for key in self.blueprint.private}
         task = Task(name, classes, dict(lists), owned, private, told)
@@ -208,7 +215,7 @@ class Master:
             places = find_places(layout, task.lists, born)
             if name in task.owned:
                 part = larger[name][places]
-                part[self.find_own(layout, task.lists).expand(part.shape)] = task.owned[name]
+                part[self.find_own(layout, task.lists, task.unheard).expand(part.shape)] = task.owned[name]
             else:
                 part = task.private[name]
             larger[name][places] = part

@@ -3,7 +3,8 @@
 Every width has neurons 0, 1, 2, ... in order of birth, and every task an ordered list of those it uses. The entry
 (a, b) of a weight joins two neurons; a kernel is one entry as a whole, a bias has one neuron only. So a new neuron may
 feed a locked one, since no older task holds both; and two old neurons that no task used together are joined by the
-first that does. Before an entry has an owner it is 0.
+first that does. Before an entry has an owner it is 0. A task may also be told that locked neurons do not listen to its
+brand-new ones: those entries are 0 for ever.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Task:
     owned: Tensors  # per shared tensor the entries that are its own, in a row
     private: Tensors
     told: dict[str, Any] = field(default_factory=dict)  # how it was learnt, as plain JSON
+
+    @property
+    def unheard(self) -> dict[str, int]:
+        """Per width, how many neurons at the end of the list older neurons do not listen to."""
+        return dict(self.told.get("unheard", {}))
 
 
 def find_places(layout: Layout, lists: Lists, born: Mapping[str, int]) -> tuple[Tensor, ...]:
@@ -64,6 +70,18 @@ def find_own(layout: Layout, lists: Lists, earlier: Iterable[Lists]) -> Tensor:
                 both = both & along(along_runs(runs, known, True, taken), dim, len(shape))
         taken |= both
     return ~taken
+
+
+def find_heard(layout: Layout, lists: Lists, born: Mapping[str, int], unheard: Mapping[str, int]) -> Tensor:
+    """Which entries are heard: all but those by which a neuron born before reads one of the last in its list."""
+    make, read = layout.role("makes"), layout.role("reads")
+    still = torch.ones((), dtype=torch.bool)
+    if make is None or read is None or not unheard:
+        return still
+    young = {name: numbers >= born[name] for name, numbers in lists.items()}
+    heard = {name: torch.arange(len(numbers)) < len(numbers) - unheard.get(name, 0) for name, numbers in lists.items()}
+    makers = along(along_runs(layout.dims[make], young, True, still), make, len(layout.dims))
+    return makers | along(along_runs(layout.dims[read], heard, True, still), read, len(layout.dims))
 
 
 def has_width(runs: Iterable[Any]) -> bool:

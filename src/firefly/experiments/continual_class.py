@@ -1,0 +1,85 @@
+"""Whom to teach the tasks, what and where: what all methods of the experiments of continual learning share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from firefly.continual import metrics
+from firefly.continual.blueprint import Blueprint, list_tensors, read_blueprint
+from firefly.experiments.continual_course import Course, Part, find_network, fit_widths
+from firefly.experiments.rows import count
+
+Scores = dict[str, float]
+Step = tuple[Scores, int, dict[str, Any]]  # accuracies of the tasks seen, parameters of all, whatever else to keep
+Stream = Iterator[Step]
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """Whom to teach, what and where."""
+
+    course: Course
+    parts: list[Part]
+    device: torch.device
+    folder: Path
+    seed: int
+    size: int = 0  # parameters that Firefly took in the end, for methods of equal size
+
+    def make(self, classes: int, widths: Any) -> nn.Module:
+        return find_network(self.course)[0](classes, widths)
+
+    def build(self, widths: Any, number: int) -> nn.Module:
+        """A fresh network for one task."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1000 * self.seed + number)
+            return self.make(self.course.classes, widths)
+
+    def score(self, model: nn.Module, part: Part) -> float:
+        return metrics.measure_one(model, part.test, self.device)
+
+    def fit_widths(self, parameters: float) -> int:
+        return fit_widths(lambda widths: self.make(self.course.classes, widths), parameters)
+
+    def share(self, blueprint: Blueprint, model: nn.Module) -> int:
+        """What one network takes with heads and norms for all tasks."""
+        names = set(blueprint.private)
+        private = sum(p.numel() for name, p in model.named_parameters() if name in names)
+        return count(model) + (self.course.ways - 1) * private
+
+    def fit_shared(self) -> int:
+        """The channels of one network for all tasks that is as large as Firefly's."""
+        example = find_network(self.course)[1]
+        blueprint = read_blueprint(lambda classes: self.make(classes, 2), example)
+        widths = 1
+        while self.share(blueprint, self.make(self.course.classes, widths + 1)) <= self.size:
+            widths += 1
+        return widths
+
+
+def count_epochs(room: Class) -> int:
+    """Of one task: as many as Firefly trains a later one."""
+    course = room.course
+    mask = course.mask_epochs if course.pick == "mask" else 0
+    return mask + course.first_epochs + course.growths * course.epochs
+
+
+def how_to_fit(room: Class, part: Part, **how: Any) -> dict[str, Any]:
+    """Where, how long and with which recipe."""
+    recipe = room.course.recipe(room.device, count_epochs(room), **how)
+    folder = room.folder / part.name.replace(" ", "-")
+    return {"recipe": recipe, "test": part.valid, "checkpoint": folder, "progress": False}
+
+
+@torch.no_grad()
+def begin_as(model: nn.Module, other: nn.Module, names: set[str] | None = None) -> None:
+    """Give the model the other's tensors, all but the head; or only those of these names."""
+    theirs = list_tensors(other)
+    for name, tensor in list_tensors(model).items():
+        if name in names if names is not None else not name.startswith("head."):
+            tensor.copy_(theirs[name])
