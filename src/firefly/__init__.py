@@ -8,7 +8,7 @@ from firefly.anatomy.examples import Call, Examples
 from firefly.anatomy.register import register
 from firefly.anatomy.tracing import trace
 from firefly.anatomy.widths import Anatomy, Width
-from firefly.checkpoint import load, save
+from firefly.checkpoint import architecture, load, rebuild, save
 from firefly.depth import deepen
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
@@ -38,10 +38,12 @@ __all__ = [
     "Split",
     "Unlock",
     "Width",
+    "architecture",
     "baselines",
     "deepen",
     "grow",
     "load",
+    "rebuild",
     "register",
     "save",
     "trace",

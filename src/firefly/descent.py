@@ -20,6 +20,7 @@ from torch import nn
 from firefly.anatomy.examples import bring
 from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy, Widths, pick_widths
+from firefly.checkpoint.architecture import note_growth
 from firefly.growth import Clock, Growth, make_growth
 from firefly.method import Method, check_options, find_method
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
@@ -134,7 +135,10 @@ def grow(
         # commit
         if not preview:
             grown = {other: make_grown(over, plans, scaled(epsilon, shorter), other) for other in others}
-            commit({model: tensors, **grown}, anatomy.mirrored(sizes), plans, optimizer)
+            with lasting():  # what has been committed is written down, whoever interrupts
+                commit({model: tensors, **grown}, anatomy.mirrored(sizes), plans, optimizer)
+                for one in (model, *others):
+                    note_growth(one, growth.to_dict())
         clock("commit")
     line.close(clear=True)
     return replace(growth, seconds=clock.seconds)

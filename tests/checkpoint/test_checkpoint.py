@@ -199,7 +199,7 @@ def test_attributes_are_set_only_where_they_exist_and_are_of_the_same_kind(tmp_p
     save(tmp_path, model)
     load(tmp_path, fresh)
     assert not hasattr(fresh, "added")
-    assert (fresh._private, fresh.gated, fresh.shape, fresh.scale, fresh.when) == (1, False, [5, 3], 0.5, 1.5)
+    assert (fresh._private, fresh.gated, fresh.shape, fresh.scale, fresh.when) == (3, False, [8, 8], 0.5, 1.5)
     assert (fresh.hidden, fresh.sizes) == (8, [1, 2, 3])
     assert fresh.fc1.size == (8, 3) and type(fresh.fc1.size) is torch.Size
 

@@ -1,5 +1,6 @@
 """Runs on disk: the grown architecture, weights, optimiser and history; JSON and safetensors, nothing pickled."""
 
+from firefly.checkpoint.architecture import architecture, rebuild
 from firefly.checkpoint.saving import load, save
 
-__all__ = ["load", "save"]
+__all__ = ["architecture", "load", "rebuild", "save"]

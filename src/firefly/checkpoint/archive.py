@@ -94,7 +94,8 @@ class Lock:
 def read(folder: Path) -> tuple[Json, Tensors]:
     """The JSON of a checkpoint and its tensors in the memory format they had, if both are whole."""
     content, tensors = unpack(folder)
-    content.setdefault("deeper", [])
+    for name in ("deeper", "history"):
+        content.setdefault(name, [])
     path = folder / "checkpoint.json"
     check_form(content, CONTENT, f"{path}: content")
     for kind, form in (("optimizer", OPTIMIZER), ("grower", object)):

@@ -37,7 +37,8 @@ LAYER = {"path": is_site, "channels": is_count, "kernel": is_count, "norm": bool
     "space": lambda value: type(value) is int and 0 <= value <= 3
 }
 HEAD = {"file": is_file, "sha256": str, "strides": {str: [is_count]}}
-CONTENT = {"attributes": {str: {str: is_size}}, "ties": {str: str}, "deeper": [LAYER]}
+CONTENT = {"attributes": {str: {str: is_size}}, "ties": {str: str}, "deeper": [LAYER], "history": [dict]}
+ARCHITECTURE = CONTENT | {"shapes": {str: [is_count]}}
 OPTIMIZER = {
     "class": str,
     "names": [[str]],

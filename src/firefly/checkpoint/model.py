@@ -42,8 +42,8 @@ def find_ties(state: Tensors) -> dict[str, str]:
 
 
 def find_sizes(module: nn.Module) -> Json:
-    """The module's public attributes that are whole numbers, or tuples or lists of them."""
-    return {name: value for name, value in vars(module).items() if not name.startswith("_") and is_size(value)}
+    """The module's attributes that are whole numbers, and the public ones that are tuples or lists of them."""
+    return {n: value for n, value in vars(module).items() if type(value) is int or (n[0] != "_" and is_size(value))}
 
 
 def gather_weights(ties: dict[str, str], tensors: Tensors) -> Tensors:
@@ -72,14 +72,14 @@ def refuse(what: str, names: Iterable[str]) -> None:
     if some := sorted(names):
         listed = ", ".join(some[:5]) + (f" and {len(some) - 5} more" if len(some) > 5 else "")
         way_out = "construct the model as it was before growth"
-        raise FireflyError(f"this checkpoint is of another model: it has {what}: {listed}; {way_out}")
+        raise FireflyError(f"what was saved is of another model: it has {what}: {listed}; {way_out}")
 
 
 @torch.no_grad()
-def restore_model(
+def resize_model(
     model: nn.Module, state: Tensors, attributes: Json, weights: Tensors, undo: ExitStack
 ) -> dict[int, Tensor]:
-    """Enlarge the tensors that grew, set sizes and weights; returns {id of a small tensor: the one in its place}."""
+    """Put larger tensors where they grew, and set the sizes; returns {id of a small tensor: the one in its place}."""
     grown = {id(old): (old, weights[name]) for name, old in state.items() if old.shape != weights[name].shape}
     renewed = {key: renew(*pair) for key, pair in grown.items() if not is_lazy(pair[0])}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -88,12 +88,16 @@ def restore_model(
                 set_attribute(module, name, renewed[id(old)], undo)
         for name, value in find_new_sizes(module, attributes.get(path, {})).items():
             set_attribute(module, name, value, undo)
+    return renewed
+
+
+def fill_model(model: nn.Module, state: Tensors, renewed: dict[int, Tensor], weights: Tensors, undo: ExitStack) -> None:
+    """Give the tensors that did not grow their weights, and the modules their extra state."""
     for name, old in state.items():
         if is_extra(name):
             set_extra(model.get_submodule(name.rpartition(".")[0]), name, weights[name].to(old.device), undo)
         elif id(old) not in renewed:
             fill(old, weights[name], undo)
-    return renewed
 
 
 def set_attribute(module: nn.Module, name: str, value: Any, undo: ExitStack) -> None:
@@ -105,9 +109,9 @@ def find_new_sizes(module: nn.Module, saved: Json) -> Json:
     """The whole numbers that differ in the checkpoint; a name that is new here, or of another kind, is left alone."""
     found = {}
     for name, old in find_sizes(module).items():
-        kind = tuple if isinstance(old, tuple) else type(old)
-        if isinstance(saved.get(name), kind) and saved[name] != old:
-            found[name] = type(old)(saved[name])
+        kind, value = (tuple, list) if isinstance(old, (tuple, list)) else int, saved.get(name)
+        if isinstance(value, kind) and type(old)(value) != old:
+            found[name] = type(old)(value)
     return found
 
 

@@ -19,14 +19,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from firefly.checkpoint.architecture import describe, set_history
 from firefly.checkpoint.archive import publish, read
 from firefly.checkpoint.explained import check_growth
-from firefly.checkpoint.model import check_names, collect_state, find_sizes, find_ties, gather_weights, restore_model
+from firefly.checkpoint.model import check_names, collect_state, fill_model, gather_weights, resize_model
 from firefly.checkpoint.optimizer import check_optimizer, insert_layers, pack_optimizer, restore_optimizer
 from firefly.checkpoint.packing import Json, Tensors, pack
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.guard import unbroken
-from firefly.surgery.residual import describe, rebuild, take_out
+from firefly.surgery.residual import put_again, take_out
 
 Folder = str | os.PathLike[str]
 
@@ -35,16 +36,13 @@ def save(folder: Folder, model: nn.Module, optimizer: Optimizer | None = None, g
     """Write model, optimiser and grower to `folder`; a checkpoint already there is replaced, in one atomic moment."""
     place = check_arguments(folder, model, optimizer, grower)
     state = collect_state(model)
-    ties = find_ties(state)
-    tensors = {f"model/{name}": tensor for name, tensor in state.items() if name not in ties}
+    content = describe(model, state)
+    tensors = {f"model/{name}": tensor for name, tensor in state.items() if name not in content["ties"]}
     tensors["rng/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["rng/cuda"] = torch.stack(torch.cuda.get_rng_state_all())  # [devices, bytes]
-    modules = model.named_modules(remove_duplicate=False)
-    content = {
-        "attributes": {path: pack(find_sizes(module), path, tensors) for path, module in modules},
-        "ties": ties,
-        "deeper": describe(model),
+    content |= {
+        "history": pack(content["history"], "history", tensors),
         "optimizer": None if optimizer is None else pack_optimizer(optimizer, state, tensors),
         "grower": None if grower is None else pack(grower.state_dict(), "grower", tensors),
     }
@@ -66,7 +64,7 @@ def load(
         if given is not None and content[kind] is None:
             raise FireflyError(f"{place} holds no {kind}: load it without {kind}=")
     with unbroken(), ExitStack() as undo:
-        layers = rebuild(model, content["deeper"])
+        layers = put_again(model, content["deeper"])
         undo.callback(take_out, model, layers)
         if optimizer is not None:
             insert_layers(optimizer, model, layers, content["optimizer"], undo)
@@ -77,7 +75,9 @@ def load(
             check_optimizer(optimizer, state, weights, content["optimizer"])
         if grower is not None:
             restore_grower(grower, content["grower"], undo)
-        renewed = restore_model(model, state, content["attributes"], weights, undo)
+        renewed = resize_model(model, state, content["attributes"], weights, undo)
+        fill_model(model, state, renewed, weights, undo)
+        set_history(model, content["history"], undo)
         if optimizer is not None:
             restore_optimizer(optimizer, renewed, content["optimizer"])
         if rng:

@@ -10,7 +10,7 @@ and a forward hook applies it: the model keeps its classes, its names and its fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -146,12 +146,13 @@ def awake(model: nn.Module, layers: Mapping[str, Residual]) -> interruptible:
     sizes: list[tuple[str, str, int]] = []
     for path, layer in layers.items():
         for name, shape in _shapes(layer, PROBE).items():
-            tensors[f"{path}.{name}"] = _draw(layer, name, shape, generator)
+            tensors[f"{path}.{name}"] = draw(layer, name, shape, generator)
         sizes += [(f"{path}.{module}", attribute, value) for module, attribute, value in _sizes(layer, PROBE)]
     return swapped(model, tensors, sizes)
 
 
-def _draw(layer: Residual, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def draw(layer: Residual, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Random weights of this shape for one of its tensors; a norm begins as torch's does."""
     module, leaf = layer.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
     old: Tensor = getattr(module, leaf)
     if len(shape) > 1:
@@ -181,7 +182,7 @@ def describe(model: nn.Module) -> list[dict[str, Any]]:
     ]
 
 
-def rebuild(model: nn.Module, described: Iterable[Mapping[str, Any]]) -> list[str]:
+def put_again(model: nn.Module, described: Iterable[Mapping[str, Any]]) -> list[str]:
     """Put the described layers that the model lacks, dormant; returns their paths. On a failure none is put."""
     there = find_layers(model)
     modules = dict(model.named_modules())
