@@ -1,7 +1,7 @@
 """Other ways to grow, each a `Method` for `firefly.grow` or a function around it; they share all the rest.
 
 `firefly.grow(..., method="gradmax")` finds those that are methods by name. NASH, AutoGrow and random search train
-copies of the model or steer its training: they are functions of their own.
+copies of the model or steer its training: they are functions of their own. `prune` goes the other way.
 """
 
 from firefly.baselines.autogrow import AutoGrow, autogrow
@@ -9,6 +9,7 @@ from firefly.baselines.fast_splitting import fast_splitting
 from firefly.baselines.gradmax import gradmax
 from firefly.baselines.nash import nash
 from firefly.baselines.net2net import net2net
+from firefly.baselines.pruning import prune
 from firefly.baselines.random import random_growth, random_search
 from firefly.baselines.splitting import splitting
 from firefly.baselines.uniform import uniform
@@ -30,6 +31,7 @@ __all__ = [
     "gradmax",
     "nash",
     "net2net",
+    "prune",
     "random_growth",
     "random_search",
     "splitting",
