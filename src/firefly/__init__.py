@@ -16,6 +16,7 @@ from firefly.growth import Growth
 from firefly.neighborhood.kinds import New, Split, Unlock
 from firefly.schedule import Every, Milestones, Plateau
 from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters
+from firefly.training import find
 
 __version__ = "0.2.0.dev0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "architecture",
     "baselines",
     "deepen",
+    "find",
     "grow",
     "load",
     "rebuild",
