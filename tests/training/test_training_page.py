@@ -17,5 +17,6 @@ def test_the_blocks_of_the_page_run(
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(compile(block, PAGE.name, "exec"), scope)
     said = capsys.readouterr().out.splitlines()
-    assert said[1:] == ["2 growths", "0.2"] and scope["average"] is not None
+    assert said[1::2] == ["2 growths", "0.2"] and scope["average"] is not None
+    assert said[2].startswith("2 growths to") and scope["found"].parameters[1] <= 400
     assert sorted(path.name for path in (tmp_path / "runs" / "grown").iterdir()) == ["epoch-5", "fit.json"]
