@@ -7,7 +7,8 @@
 One row a model. `neurons` counts those of all widths but the model's outputs and the rows of its tables (`outside`).
 The check grows by neurons chosen at random, first new ones, then splits, with steps of 1e-9: `function_change` is the
 largest difference of an output on inputs that were not seen, as a share of the largest output, and must vanish with the
-step; the committed model must differ from the old one by what `grow` announced. A model that has a row is left out.
+step: it may be 1e-5, or a hundred times what weights that are off by 1e-9 do to the model (`shaken`). The committed
+model must differ from the old one by what `grow` announced. A model that has a row is left out.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def grow_and_check(row: Row, model: nn.Module, example: dict[str, Any]) -> Row:
     row["grow_seconds"] = round(time.perf_counter() - start, 2)
     row |= {"added": growth.neurons, "notes": list(growth.notes)}
     row |= check(model.double(), double(example), options)
-    if row["function_change"] > TOLERANCE or row["commit_error"] > TOLERANCE:
+    if row["function_change"] > max(TOLERANCE, 100 * row["shaken"]) or row["commit_error"] > TOLERANCE:
         return row | {"outcome": "wrong"}
     return row | {"outcome": "grew" if growth.neurons else "zero gains"}
 
@@ -160,8 +161,8 @@ def outputs_of(model: nn.Module, example: dict[str, Any]) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
-def batches_of(example: dict[str, Any]) -> list[Batch]:
-    return [(vary(example, seed), seed) for seed in range(2)]
+def batches_of(example: dict[str, Any], count: int = 2) -> list[Batch]:
+    return [(vary(example, seed), seed) for seed in range(count)]
 
 
 def vary(example: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -177,9 +178,10 @@ def double(value: Any) -> Any:
 def check(model: nn.Module, example: dict[str, Any], options: Row) -> Row:
     """New neurons, then splits, by tiny steps: the function stays, and changes as `grow` said (module docstring)."""
     with torch.no_grad():  # untrained norms let the signal of a deep network vanish: 1e-22 at the output of some
-        average_statistics(model, loss_of, batches_of(example))
+        average_statistics(model, loss_of, batches_of(example, 8))
     unseen = vary(example, 7)
     before = run(model, unseen)
+    shaken = difference(run(shake(model), unseen), before)
     scale = max((one.abs().max().item() for one in before), default=0.0) or 1.0
     error, checked = 0.0, Counter[str]()
     for kind in (firefly.New(4, epsilon=TINY), firefly.Split(TINY)):
@@ -190,7 +192,16 @@ def check(model: nn.Module, example: dict[str, Any], options: Row) -> Row:
         checked[type(kind).__name__.lower()] = growth.neurons
         options["anatomy"] = options["anatomy"].resized({name: size for name, (_, size) in growth.widths.items()})
     change = difference(run(model, unseen), before) / scale
-    return {"function_change": change, "commit_error": error, "checked": checked}
+    return {"function_change": change, "shaken": shaken / scale, "commit_error": error, "checked": checked}
+
+
+@torch.no_grad()
+def shake(model: nn.Module) -> nn.Module:
+    """A copy whose weights are off by a share of 1e-9: what an untrained, deep network makes of next to nothing."""
+    copied, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
+    for parameter in copied.parameters():
+        parameter *= 1 + TINY * torch.randn(parameter.shape, generator=generator)
+    return copied
 
 
 @torch.no_grad()
