@@ -200,7 +200,7 @@ def shake(model: nn.Module) -> nn.Module:
     """A copy whose weights are off by a share of 1e-9: what an untrained, deep network makes of next to nothing."""
     copied, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
     for parameter in copied.parameters():
-        parameter *= 1 + TINY * torch.randn(parameter.shape, generator=generator)
+        parameter *= 1 + TINY * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
     return copied
 
 
