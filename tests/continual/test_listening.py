@@ -56,6 +56,17 @@ def test_it_is_smaller_by_what_is_not_heard_and_copies_are_heard() -> None:
     assert hears.count("task 1") - deaf.count("task 1") == old * new
 
 
+def test_what_is_not_heard_is_held_at_zero() -> None:
+    master = Master(NETS["vgg"], EXAMPLE)
+    learn_task(master, 0)
+    lists, two = {name: torch.arange(size + 2) for name, size in master.born.items()}, dict.fromkeys(master.born, 2)
+    held = master.hold(master.begin(3)[0], lists, two)
+    (one,) = (one for one in held if one.kept.shape[0] == len(lists["4"]))
+    rows, columns = (master.born[name] for name in ("4", "0"))
+    assert not bool(one.free[:rows].any()) and bool(one.free[rows:].all())
+    assert bool(one.kept[:rows, :columns].any()) and not bool(one.kept[:rows, columns:].any())
+
+
 def test_what_listen_may_be() -> None:
     with pytest.raises(FireflyError, match=r"listen='no': give True or False"):
         Master(NETS["mlp"], EXAMPLE).learn("x", draw_task(0), classes=3, recipe=RECIPE, listen="no")  # type: ignore[arg-type]
