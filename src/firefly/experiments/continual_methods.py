@@ -14,7 +14,8 @@ has a head and norms of its own in every method; only `joint` has one network fo
     last          the same as equal, but each begins with the weights of the one before
     fine-tune     one network as large as Firefly's, trained on one task after the other
     ewc           the same, held back by elastic weight consolidation (Kirkpatrick et al., 2017)
-    joint         the same, trained on all tasks at once: the ceiling
+    cpg           one network at most as large as Firefly's: prune, pick and grow (Hung et al., 2019)
+    joint         the same as fine-tune, trained on all tasks at once: the ceiling
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import firefly
 from firefly.continual import Master, Pick, metrics
 from firefly.experiments.continual_class import Class, Scores, Stream
 from firefly.experiments.continual_course import find_network
+from firefly.experiments.continual_cpg import run_cpg
 from firefly.experiments.continual_rivals import run_equal, run_individual, run_joint, run_shared
 
 
@@ -84,6 +86,7 @@ METHODS: dict[str, Callable[[Class], Stream]] = {
     "last": lambda room: run_equal(room, follow=True),
     "fine-tune": run_shared,
     "ewc": lambda room: run_shared(room, room.course.strength),
+    "cpg": run_cpg,
     "joint": run_joint,
 }
-SIZED = ("frozen", "equal", "last", "fine-tune", "ewc", "joint")  # as large as Firefly's
+SIZED = ("frozen", "equal", "last", "fine-tune", "ewc", "cpg", "joint")  # as large as Firefly's
