@@ -14,6 +14,8 @@ from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import New, Split, Unlock
+from firefly.ranks.talk import alone
+from firefly.ranks.wrap import rewrap
 from firefly.schedule import Every, Milestones, Plateau
 from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters
 from firefly.training import find
@@ -39,6 +41,7 @@ __all__ = [
     "Split",
     "Unlock",
     "Width",
+    "alone",
     "architecture",
     "baselines",
     "deepen",
@@ -47,6 +50,7 @@ __all__ = [
     "load",
     "rebuild",
     "register",
+    "rewrap",
     "save",
     "trace",
 ]

@@ -26,6 +26,9 @@ from firefly.method import Method, check_options, find_method
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
 from firefly.neighborhood.overgrown import overgrow
 from firefly.progress import Line
+from firefly.ranks.alike import check_alike, share_buffers
+from firefly.ranks.talk import average_number, decide, gather, share, together
+from firefly.ranks.wrap import bare, rewrap
 from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
@@ -70,7 +73,8 @@ def grow(
     """Grow a model where more neurons lower the loss most, in place, with its optimiser.
 
     Args:
-        model: any `nn.Module`; it stays the same object of the same class.
+        model: any `nn.Module`; it stays the same object of the same class. A DistributedDataParallel is made anew in
+            place. With several ranks each gives batches of its own, and all grow as one process with all batches would.
         loss: `loss(model, batch)` -> scalar tensor.
         batches: an iterable of batches, as `loss` takes them.
         example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments; or
@@ -95,6 +99,7 @@ def grow(
     Returns:
         The growth: print it for a table, `to_dict()` for JSON.
     """
+    wrapped, model = model, bare(model)
     check_model(model)
     kinds, method, others = read_neighborhood(neighborhood), find_method(method), list_models(also)
     how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path, "seed": seed}
@@ -104,10 +109,15 @@ def grow(
     clock, line, example = Clock(), Line(progress), bring(example, model)
     with undisturbed(model, seed, bystanders):
         # trace
-        anatomy = trace(model, example) if anatomy is None else anatomy
-        names = pick_widths(anatomy, widths)
-        batches, held = hold_batches(batches, steps, evaluate_on, held)
-        check_loss(loss, model, held)
+        with together():
+            anatomy = trace(model, example) if anatomy is None else anatomy
+            names = pick_widths(anatomy, widths)
+            batches, held = hold_batches(batches, steps, evaluate_on, held)
+            check_loss(loss, model, held)
+        counts = {"number of batches": batches.count(), "number of held batches": len(held), "also": len(others)}
+        asked = {"widths": names, "neighborhood": kinds, "budget": budget, "method": method.name, "preview": preview}
+        check_alike(model, optimizer, {**counts, **asked, **how})
+        share_buffers(model, wrapped)
         before = measure_loss(loss, model, held, seed)
         limit = before if method.trust else math.inf
         clock("trace")
@@ -125,11 +135,12 @@ def grow(
         gains = method.score(over, loss, held, path)
         clock("integrate")
         # select
-        chosen = method.select(make_ballot(over, gains, budget, rank))
+        chosen = decide(method.select(make_ballot(over, gains, budget, rank)))
         plans, sizes = plan_commit(over, chosen)
         epsilon = aim(over, gains, rank)
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
-        change = measure_change(model, example, tensors, anatomy.mirrored(sizes))
+        share(tensors.values())
+        change = max(gather(measure_change(model, example, tensors, anatomy.mirrored(sizes))))
         losses = (before, overgrown, after)
         growth = make_growth(over, gains, chosen, sizes, losses, change, (factor, shorter))
         # commit
@@ -139,6 +150,7 @@ def grow(
                 commit({model: tensors, **grown}, anatomy.mirrored(sizes), plans, optimizer)
                 for one in (model, *others):
                     note_growth(one, growth.to_dict())
+                rewrap(wrapped)
         clock("commit")
     line.close(clear=True)
     return replace(growth, seconds=clock.seconds)
@@ -169,7 +181,7 @@ class Firefly:
         method: Method | str = "firefly",
         progress: bool = False,
     ) -> None:
-        check_model(model)
+        check_model(bare(model))
         how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path}
         check_options(budget=budget, seed=seed, **how)
         check_schedule(schedule)
@@ -182,11 +194,13 @@ class Firefly:
     @property
     def anatomy(self) -> Anatomy:
         """The model's widths as they are now; traced once, and again if the model's shapes changed by other hands."""
-        if self._anatomy is None or not self._anatomy.fits(self.model):
+        if self._anatomy is None or not self._anatomy.fits(bare(self.model)):
             self._anatomy = trace(self.model, self.example)
         return self._anatomy
 
     def due(self, epoch: int, metric: float | None = None) -> bool:
+        """Whether to grow after this epoch; of several ranks, which must all ask, the metrics' mean counts."""
+        metric = None if metric is None else average_number(metric)
         return self.schedule.due(epoch, metric)
 
     def grow(

@@ -6,16 +6,18 @@ import sys
 import time
 from typing import TextIO
 
+from firefly.ranks.talk import find_rank
+
 
 class Line:
     """`line("epoch 3/10")` shows how far something is, `line("epoch 10/10", last=True)` how it ended.
 
     On a terminal the text stands in one line, renewed a few times a second; elsewhere it is printed every ten seconds.
-    What is said `last` is always shown, and stays.
+    What is said `last` is always shown, and stays. Of several ranks only the first speaks.
     """
 
     def __init__(self, shown: bool = True, stream: TextIO | None = None, pause: float = 10.0) -> None:
-        self.shown, self.stream = shown, stream or sys.stderr
+        self.shown, self.stream = shown and find_rank() == 0, stream or sys.stderr
         self.live = self.stream.isatty()
         self.pause = 0.2 if self.live else pause
         self.standing = False  # whether there is text in the line that lives

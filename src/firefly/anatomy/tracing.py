@@ -24,6 +24,7 @@ from firefly.anatomy.proof import prove
 from firefly.anatomy.reach import pin_unreached
 from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError
+from firefly.ranks.wrap import bare
 from firefly.surgery.residual import Residual, awake, find_dormant
 from firefly.surgery.swap import find_tensor
 from firefly.tensors import Layout, Run
@@ -40,6 +41,7 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
     Returns:
         The anatomy: print it, or iterate over its widths (`name`, `size`, `pinned`).
     """
+    model = bare(model)
     check_model(model)
     calls = as_calls(bring(example, model))
     layers = find_dormant(model)

@@ -29,6 +29,7 @@ from firefly.errors import FireflyError
 from firefly.method import Method
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.slots import Slots
+from firefly.ranks.talk import average
 from firefly.stages.losses import Loss, scalar_loss
 from firefly.stages.scores import Gains
 from firefly.stages.step_one import Steps
@@ -158,7 +159,7 @@ def orthonormalise(rows: Tensor) -> Tensor:
 
 
 def differentiate(over: OverGrown, loss: Loss, batches: list[Any], delta: Tensors) -> Tensors:
-    """∂L/∂δ at this δ with ε = 1, averaged over the batches."""
+    """∂L/∂δ at this δ with ε = 1, averaged over the batches of all ranks."""
     unit = {name: torch.ones_like(epsilon) for name, epsilon in over.epsilon.items()}
     free = {name: value.detach().requires_grad_() for name, value in delta.items()}
     total = {name: torch.zeros_like(value) for name, value in delta.items()}
@@ -169,6 +170,7 @@ def differentiate(over: OverGrown, loss: Loss, batches: list[Any], delta: Tensor
         for name, slope in zip(total, found):
             if slope is not None:
                 total[name] += slope / len(batches)
+    average(total.values())
     return total
 
 

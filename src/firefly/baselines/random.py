@@ -25,6 +25,7 @@ from firefly.method import Method
 from firefly.neighborhood.kinds import Kind, New, Split
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.starts import size_rows
+from firefly.ranks.talk import average
 from firefly.stages.batches import endless
 from firefly.stages.budget import Budget, Neurons
 from firefly.stages.losses import Loss, mean_loss, scalar_loss
@@ -153,5 +154,6 @@ def _tune(model: nn.Module, loss: Loss, batches: Iterable[Any], iterations: int,
     for batch in islice(endless(batches), iterations):
         optimizer.zero_grad()
         scalar_loss(loss, model, batch).backward()
+        average(p.grad for p in model.parameters() if p.grad is not None)
         optimizer.step()
     optimizer.zero_grad()

@@ -23,6 +23,7 @@ from firefly.baselines.twice import TwiceDifferentiable
 from firefly.errors import FireflyError
 from firefly.method import Method
 from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.ranks.talk import average
 from firefly.stages.losses import Loss, scalar_loss
 from firefly.stages.scores import Gains
 from firefly.stages.selection import select
@@ -98,7 +99,7 @@ def score_curvature(over: OverGrown, loss: Loss, batches: list[Any], path: str, 
 
 
 def multiply(over: OverGrown, loss: Loss, batches: list[Any], vectors: Vectors, sharpness: float = 3.0) -> Vectors:
-    """S_i v_i for every neuron of every width, averaged over the batches, by differentiating twice at u = 0."""
+    """S_i v_i for every neuron of every width: the mean over the batches of all ranks, two derivatives at u = 0."""
     unit = {name: 1 / scale for name, scale in over.scale.items()}  # makes u = δ
     free = {name: torch.zeros_like(vector).requires_grad_() for name, vector in vectors.items()}
     product = {name: torch.zeros_like(vector) for name, vector in vectors.items()}
@@ -109,6 +110,7 @@ def multiply(over: OverGrown, loss: Loss, batches: list[Any], vectors: Vectors, 
             value = scalar_loss(loss, over.model, batch)
             for name, found in zip(product, _differentiate_twice(value, free, vectors)):
                 product[name] += found / len(batches)
+    average(product.values())
     return product
 
 

@@ -11,7 +11,7 @@ from firefly.errors import FireflyError
 
 def hold_batches(
     batches: Iterable[Any], steps: int, count: int, held: Iterable[Any] | None = None
-) -> tuple[Iterable[Any], list[Any]]:
+) -> tuple[OnePass, list[Any]]:
     """The batches of step one, and others, in memory, for scores and losses: step one fits the noise of its own.
 
     The user's `held` ones, or the first `count` of the batches, at most half of them; of a single batch both are made.
@@ -46,9 +46,12 @@ class OnePass:
 
     def __init__(self, batches: Iterable[Any], begun: Iterator[Any], skip: int, steps: int) -> None:
         self.batches, self.begun, self.skip = batches, begun, skip
-        length = len(batches) if hasattr(batches, "__len__") else 0  # type: ignore[arg-type]
-        self.short = length - skip < steps  # or of unknown length: its batches are remembered
+        self.short = (self.count() or 0) - skip < steps  # or of unknown length: its batches are remembered
         self.seen: list[Any] = []
+
+    def count(self) -> int | None:
+        """How many there are in the user's pass, if it says so."""
+        return len(self.batches) if hasattr(self.batches, "__len__") else None  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.batches, Sequence):  # gives the same batch whenever it is asked

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from firefly.errors import FireflyError
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
+from firefly.ranks.wrap import bare
 from firefly.stages.optimizer import MISSING, Change, Plans, Successors, follow, list_woken
 from firefly.stages.selection import Chosen
 from firefly.surgery.guard import see_through, unbroken
@@ -46,7 +47,7 @@ def list_models(also: Iterable[nn.Module]) -> list[nn.Module]:
     """The models that grow along, out of the wrapper that torch's averages have."""
     if isinstance(also, nn.Module) or not isinstance(also, Iterable):
         raise FireflyError(f"also is a {type(also).__name__}: give a list of models, also=[ema]")
-    found = [one.module if isinstance(one, torch.optim.swa_utils.AveragedModel) else one for one in also]
+    found = [bare(one.module if isinstance(one, torch.optim.swa_utils.AveragedModel) else one) for one in also]
     for one in found:
         if not isinstance(one, nn.Module):
             raise FireflyError(f"also holds a {type(one).__name__}: give models of the same architecture")

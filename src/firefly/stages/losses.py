@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
+from firefly.ranks.talk import average
 from firefly.surgery.swap import clone_buffers, swapped
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -26,8 +27,10 @@ def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
 
 @torch.no_grad()
 def mean_loss(loss: Loss, model: nn.Module, batches: Iterable[Any]) -> float:
-    """The mean over these batches, of the model as it is."""
-    return torch.stack([scalar_loss(loss, model, batch).detach().double() for batch in batches]).mean().item()
+    """The mean over these batches, of the model as it is; and over the ranks."""
+    value = torch.stack([scalar_loss(loss, model, batch).detach().double() for batch in batches]).mean()
+    average([value])
+    return value.item()
 
 
 def measure_loss(

@@ -34,6 +34,11 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             "LBFGS keeps a history of all parameters as one vector, which cannot follow a growth: pass no optimizer, "
             "and make a new one from model.parameters() afterwards"
         )
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        raise FireflyError(
+            "a ZeroRedundancyOptimizer keeps the state of other ranks elsewhere, which cannot follow a growth: use a "
+            "plain optimizer, or fully_shard, which shares the state out and grows"
+        )
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise FireflyError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
+from firefly.ranks.talk import average
 from firefly.stages.losses import Loss, scalar_loss
 
 Gains = dict[str, Tensor]  # D_i, one number a slot, per width
@@ -46,7 +47,7 @@ def _integrate_jointly(over: OverGrown, loss: Loss, batches: list[Any], points: 
 
 
 def _slopes(over: OverGrown, loss: Loss, batches: list[Any], epsilon: Epsilon) -> Epsilon:
-    """∂L/∂ε at this ε, averaged over the batches."""
+    """∂L/∂ε at this ε, averaged over the batches of all ranks."""
     at = {name: value.detach().clone().requires_grad_() for name, value in epsilon.items()}
     slopes = {name: torch.zeros_like(value) for name, value in epsilon.items()}
     for batch in batches:
@@ -56,4 +57,5 @@ def _slopes(over: OverGrown, loss: Loss, batches: list[Any], epsilon: Epsilon) -
         for name, slope in zip(at, found):
             if slope is not None:
                 slopes[name] += slope / len(batches)
+    average(slopes.values())
     return slopes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from firefly.errors import FireflyError
 from firefly.neighborhood.overgrown import Directions, OverGrown
+from firefly.ranks.talk import average, count_ranks
 from firefly.stages.batches import endless
 from firefly.stages.capturing import Capture, lent_capture
 from firefly.stages.losses import Loss, mean_loss, scalar_loss
@@ -39,7 +40,7 @@ def descend(
     On a GPU `capture`, or one lent by a training loop, may make a faster step of the plain one (`firefly.training`).
     """
     free = list(over.delta.values())
-    capture = (capture or lent_capture()) if free[0].is_cuda else None
+    capture = (capture or lent_capture()) if free[0].is_cuda and count_ranks() == 1 else None
     rate = torch.tensor(steps.lr, device=free[0].device) if capture else steps.lr
     optimizer = torch.optim.Adam(free, lr=rate, betas=(0.9, 0.99), foreach=True, capturable=capture is not None)
     place: list[Any] = [None]  # the batch
@@ -47,14 +48,15 @@ def descend(
     def advance() -> Tensor:
         with over.attached():
             value = scalar_loss(loss, over.model, place[0])
-            gradients = torch.autograd.grad(value, free, allow_unused=True)
-        fine = value.detach().isfinite()  # one bad batch shall not spoil the rest
+            found = torch.autograd.grad(value, free, allow_unused=True)
+        value, gradients = _join(value.detach(), found, free)
+        fine = value.isfinite()  # one bad batch shall not spoil the rest
         for delta, gradient in zip(free, gradients):
             delta.grad = None if gradient is None else torch.where(fine, gradient, 0.0)
         optimizer.step()
         for delta in free:
             delta.grad = None  # their memory serves the next step
-        return value.detach()
+        return value
 
     def changed() -> list[Tensor]:
         moments = [value for state in optimizer.state.values() for value in state.values()]
@@ -78,6 +80,16 @@ def descend(
             over.restart()
         steps.report(step + 1, steps.count)
     return Directions(over.delta, over.epsilon)
+
+
+def _join(value: Tensor, gradients: Sequence[Tensor | None], free: list[Tensor]) -> tuple[Tensor, list[Tensor | None]]:
+    """The loss and the gradients of a step that all ranks take together, each with a batch of its own."""
+    if count_ranks() == 1:
+        return value, list(gradients)
+    whole = [torch.zeros_like(delta) if found is None else found.contiguous() for delta, found in zip(free, gradients)]
+    value = value.to(whole[0].dtype)
+    average([value, *whole])
+    return value, [*whole]
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

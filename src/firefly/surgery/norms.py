@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from firefly.ranks.talk import average
 from firefly.surgery.swap import exchanged, switched
 from firefly.tensors import Plan, carry, per_entry
 
@@ -16,7 +17,7 @@ STATISTICS = ("mean of data", "variance of data")
 
 @torch.no_grad()
 def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
-    """Set the running statistics of every norm to their plain average over the batches."""
+    """Set the running statistics of every norm to their plain average over the batches of all ranks."""
     norms: list[Any] = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
     with switched(norms, True), exchanged((norm, "momentum", norm.momentum) for norm in norms):
         for k, batch in enumerate(batches):
@@ -25,6 +26,7 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
                     norm.reset_running_stats()  # a NaN there would survive any average
                 norm.momentum = 1 / (k + 1)
             loss(model, batch)
+    average(t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None)
 
 
 def adopt_statistics(

@@ -1,0 +1,60 @@
+"""Models in torch's DistributedDataParallel: the module inside, and a wrapper that sees it as it has grown."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from firefly.errors import FireflyError
+
+Model = TypeVar("Model", bound=nn.Module)
+
+KEPT = ("device_ids", "output_device", "dim", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+NEWER = ("skip_all_reduce_unused_params", "batched_grad_copy", "forward_sync_buffers")  # not in every torch
+
+
+def bare(model: Any) -> Any:
+    """The module inside a DistributedDataParallel, or what it was given."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def rewrap(model: Model) -> Model:
+    """Make a DistributedDataParallel anew, in place, once the module inside has grown; on every rank.
+
+    The wrapper holds the parameters that it was made with: those that came later would never be averaged. It stays the
+    same object, with its settings, hooks and mode, so that whoever holds it (a trainer, say) need not know. Nothing is
+    sent: after a growth all ranks have the same parameters. What is no such wrapper is returned as it is.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return model
+    if getattr(model, "mixed_precision", None) is not None or model._delay_all_reduce_params:
+        raise FireflyError(
+            "a DistributedDataParallel with mixed_precision or delay_all_reduce_named_params cannot be made anew: "
+            "grow model.module, and wrap that again yourself"
+        )
+    plain = {name: value for name, value in vars(model).items() if name in PLAIN}
+    hooks = list(model._comm_hooks)
+    DistributedDataParallel.__init__(model, model.module, init_sync=False, **read_settings(model))
+    vars(model).update(plain)
+    for hook, state in hooks:
+        model.register_comm_hook(state, hook)
+    return model
+
+
+PLAIN = {name for name in vars(nn.Module()) if name not in ("_parameters", "_buffers", "_modules")}  # hooks, the mode
+
+
+def read_settings(model: DistributedDataParallel) -> dict[str, Any]:
+    """What the wrapper was made with."""
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    names = [*KEPT, *(name for name in NEWER if name in known)]
+    settings = {name: getattr(model, name) for name in names}
+    if "forward_sync_buffers" not in known:
+        settings["broadcast_buffers"] = model.broadcast_buffers
+    if not model.bucket_bytes_cap_default:
+        settings["bucket_cap_mb"] = model.bucket_bytes_cap / 2**20
+    mesh = getattr(model, "device_mesh", None)
+    return settings | ({"process_group": model.process_group} if mesh is None else {"device_mesh": mesh})
