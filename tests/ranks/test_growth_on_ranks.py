@@ -13,8 +13,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import nets
 import pytest
+import rank_nets as nets
 import torch
 from crew import GONE, run_ranks
 from torch import nn
