@@ -18,6 +18,7 @@ def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> Non
     for words in (
         ["--help"],
         ["demo", "--help"],
+        ["grow", "--help"],
         ["reproduce", "--help"],
         ["report", "--help"],
         ["widths", "--help"],

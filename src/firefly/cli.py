@@ -1,4 +1,4 @@
-"""The command line: `firefly demo`, `reproduce`, `report`, `widths`, `data get`. Each imports what it needs as it runs.
+"""The command line, `firefly COMMAND`. Each command imports what it needs as it runs.
 
 Exit codes: 0 done; 2 something in the input is wrong, said in words on stderr; 130 stopped with Ctrl-C.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import firefly
-from firefly.errors import FireflyError, first_line
+from firefly.errors import FireflyError
 
 EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(args), table(rows), plot(rows, path)
     "toy": "firefly.experiments.toy",
@@ -32,6 +32,7 @@ EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
 
   firefly demo                                             one to two minutes: grow a small network
+  firefly grow mine:make_model --data mine:make_loaders    train and grow a model of yours
   firefly reproduce toy                                    an experiment of the paper, measured here
   firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
   firefly report results/toy.jsonl                         the table and the figure of what was measured
@@ -74,6 +75,7 @@ def make_parser() -> ArgumentParser:
         return made
 
     add_demo(add)
+    add_grow(add)
     add_reproduce(add)
     add_report(add)
     add_widths(add)
@@ -104,6 +106,15 @@ def run_demo(args: Namespace) -> None:
     from firefly.experiments import demo
 
     demo.run(args.out, seed=args.seed, epochs=args.epochs, quick=args.quick)
+
+
+# ---- a model of yours ------------------------------------------------------------------------------------------------
+
+
+def add_grow(add: Callable[..., ArgumentParser]) -> None:
+    from firefly.commands import grow
+
+    grow.add_arguments(add("grow", grow.run, "train and grow a model of yours", grow.ABOUT))
 
 
 # ---- reproduce -------------------------------------------------------------------------------------------------------
@@ -207,6 +218,8 @@ def add_widths(add: Callable[..., ArgumentParser]) -> None:
 def print_widths(args: Namespace) -> None:
     import torch
 
+    from firefly.commands.addresses import make_model
+
     model = make_model(args.model).eval()
     try:
         example = tuple(torch.zeros(shape, dtype=getattr(torch, args.dtype)) for shape in args.shape)
@@ -221,35 +234,6 @@ def read_shape(text: str) -> tuple[int, ...]:
     if not all(size.strip().isdecimal() and len(size) < 20 and int(size) > 0 for size in sizes):
         raise ArgumentTypeError(f"{text!r} is not a shape such as 2,3,32,32")
     return tuple(map(int, sizes))
-
-
-def make_model(address: str) -> Any:
-    """Call MODULE:FUNCTION."""
-    from torch import nn
-
-    module_name, _, name = address.partition(":")
-    if not name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise FireflyError(f"{address!r} does not name a model: write MODULE:FUNCTION, e.g. mypackage.models:make")
-    sys.path.insert(0, "")
-    try:
-        function = getattr(import_module(module_name), name)
-    except ModuleNotFoundError as error:
-        raise FireflyError(f"{address}: {error}; run it where Python finds the module") from error
-    except AttributeError as error:
-        raise FireflyError(f"{address}: {first_line(error)}") from error
-    except (Exception, SystemExit) as error:  # it is the user's code
-        raise FireflyError(f"{address}: to import it raised {type(error).__name__}: {first_line(error)}") from error
-    finally:
-        sys.path.remove("")
-    try:
-        model = function()
-    except TypeError as error:
-        raise FireflyError(f"{address} must be a function that works without arguments: {first_line(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise FireflyError(f"{address} raised {type(error).__name__}: {first_line(error)}") from error
-    if not isinstance(model, nn.Module):
-        raise FireflyError(f"{address} must return an nn.Module, not {type(model).__name__}")
-    return model
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------

@@ -86,10 +86,12 @@ def delete(root: Path, name: Any) -> None:
         shutil.rmtree(root / name, ignore_errors=True)
 
 
-def load_run(lock: Lock, recipe: Json, trained: Trained) -> tuple[History, bool]:
+def load_run(
+    lock: Lock, recipe: Json, trained: Trained, fixed: tuple[str, ...] = (*FIXED, "images", "optimizer")
+) -> tuple[History, bool]:
     """Bring all that was trained to where the run in the folder stopped: its history, and whether growth was decided.
 
-    The history is empty if there is no run.
+    The history is empty if there is no run. What of the recipe is `fixed` must be the same as then.
     """
     content = read_run(lock.folder)
     name = content["checkpoint"] if content else None
@@ -101,7 +103,7 @@ def load_run(lock: Lock, recipe: Json, trained: Trained) -> tuple[History, bool]
     if content is None:
         return History(), True
     lock.current = name
-    check_recipe(lock.folder, content["recipe"], recipe)
+    check_recipe(lock.folder, content["recipe"], recipe, fixed)
     folder = lock.folder / content["checkpoint"]
     if trained.average is not None:
         checkpoint.load(folder / "average", trained.average)
@@ -109,10 +111,10 @@ def load_run(lock: Lock, recipe: Json, trained: Trained) -> tuple[History, bool]
     return content["history"], content["asked"]
 
 
-def check_recipe(folder: Path, made: Json, recipe: Json) -> None:
+def check_recipe(folder: Path, made: Json, recipe: Json, fixed: tuple[str, ...]) -> None:
     """Refuse to go on with another recipe; what an older Firefly did not know had its default."""
     usual = {field.name: field.default for field in fields(Recipe)}
-    for key in (*FIXED, "images", "optimizer"):
+    for key in fixed:
         before, now = made.get(key, usual.get(key)), json.loads(json.dumps(recipe[key]))
         if before != now:
             raise FireflyError(

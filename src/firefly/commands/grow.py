@@ -1,0 +1,224 @@
+"""`firefly grow`: train and grow a model of yours, from its own data, and keep the run in a folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from firefly.anatomy.widths import pick_widths
+from firefly.commands import arguments, journal
+from firefly.commands.addresses import blame, make_model, present_folder
+from firefly.commands.arguments import LOSSES, choose_kinds, make_optimizer, read_budget, read_loss
+from firefly.commands.loaders import begin_epoch, count_steps, describe_example, make_loaders
+from firefly.commands.loop import Work, train
+from firefly.depth import deepen
+from firefly.descent import Firefly
+from firefly.errors import FireflyError
+from firefly.method import METHODS, find_method
+from firefly.schedule import Every
+from firefly.training.engine import check_loss
+from firefly.training.history import History, Progress
+from firefly.training.lock import hold
+from firefly.training.recipe import SCHEDULES, find_device
+from firefly.training.resume import load_run, save_run
+
+ABOUT = """Two functions of yours, without arguments: one makes the model, small, and one its batches.
+
+  mine.py   def make_model():   return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+            def make_loaders(): return DataLoader(train, 128, shuffle=True), DataLoader(test, 500)
+
+  firefly grow mine:make_model --data mine:make_loaders --loss cross_entropy --budget parameters=200k \\
+      --every 10 --epochs 60 --out runs/mine
+  firefly grow mine:make_model --data mine:make_loaders --budget parameters=30% --preview
+
+The second line trains nothing: it says where the model would grow now, and how much.
+
+Batches are (inputs, targets), or (input, input, ..., targets), or dicts with --loss own or a loss of yours. The data
+may also be one loader without a test, or a dict {"train": ..., "test": ..., "example": what forward takes}.
+
+After every --every epochs, but not after the last, the model grows by at most --budget: 200k more parameters each time.
+Stopped in any way, also by kill -9, the same line goes on and ends with the same weights, bit for bit on a CPU. The
+folder holds the run (firefly show, report and export read it) and history.jsonl, a line for each epoch and growth.
+"""
+FIXED: tuple[str, ...] = ("model", "data", "loss", "budget", "every", "times", "epochs", "optimizer", "lr")
+FIXED += ("weight_decay", "schedule", "method", "new", "deepen", "steps", "seed", "batches", "example")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="MODULE:FUNCTION", help="makes the model, e.g. mypackage.models:make")
+    add("--data", required=True, metavar="MODULE:FUNCTION", help="makes the batches: a loader, or (train, test)")
+    losses = f"{', '.join(LOSSES)}; own ({arguments.OWN}); or MODULE:FUNCTION, a loss(model, batch)".replace("%", "%%")
+    add("--loss", default="cross_entropy", help=f"{losses} (cross_entropy)")
+    budgets = arguments.BUDGETS.replace("%", "%%")
+    add("--budget", default="parameters=30%", metavar="KIND=AMOUNT", help=f"of one growth: {budgets} (parameters=30%%)")
+    add("--every", type=int, default=10, metavar="EPOCHS", help="between growths (10)")
+    add("--times", type=int, metavar="N", help="at most so many growths (as often as there is time)")
+    add("--epochs", type=int, default=60, help="in all (60)")
+    add("--out", type=Path, default=Path("runs/mine"), metavar="DIR", help="the folder of the run (runs/mine)")
+    add("--preview", action="store_true", help="say where it would grow now, and how much; train and write nothing")
+    add("--seed", type=int, default=0, help="of the first weights, batches and growths (0)")
+    add(
+        "--optimizer",
+        default="sgd",
+        help="sgd, adam, adamw, or MODULE:FUNCTION of the parameters (sgd)",
+    )
+    add("--lr", type=float, help="the highest learning rate (the optimizer's: 0.1 for sgd, 0.001 for adam)")
+    add("--weight-decay", type=float, help="of the optimizer (0.0005 for sgd, 0.01 for adamw)")
+    add("--schedule", default="cosine", help=f"of the learning rate: {', '.join(SCHEDULES)} (cosine, to 0)")
+    add("--method", default="firefly", help=f"how to grow: {', '.join(sorted(METHODS))} (firefly)")
+    add(
+        "--new",
+        type=int,
+        metavar="N",
+        help="brand-new neurons on offer in every width (half its size, 4 to 50); 0 for none",
+    )
+    add("--deepen", action="store_true", help="new layers are on offer, too, wherever one fits")
+    add("--steps", type=int, default=60, help="of step one, which finds directions for candidates (60)")
+    add("--device", help="cpu, cuda, cuda:1 (the GPU if there is one)")
+    add("--tensorboard", action="store_true", help="write for TensorBoard, too: tensorboard --logdir DIR")
+    add("--quiet", action="store_true", help="no progress line")
+
+
+def run(args: Namespace) -> None:
+    check(args)
+    told = {key: tell(getattr(args, key)) for key in FIXED if hasattr(args, key)}
+    with present_folder():
+        work = prepare(args)
+        told |= {"batches": count_steps(work.loaders.train), "example": describe_example(work.loaders.example)}
+        told |= {"command": "grow", "device": str(find_device(args.device))}
+        if args.preview:
+            preview(work, args.out, told)
+        else:
+            follow(work, args, json.loads(json.dumps(told)))
+
+
+def check(args: Namespace) -> None:
+    """Refuse what is wrong with the numbers and words, before any code of the user runs."""
+    for name, least in (("epochs", 1), ("every", 1), ("times", 1), ("new", 0), ("steps", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise FireflyError(f"--{name} {value}: give a whole number from {least} up")
+    if not 0 <= args.seed < 2**32:
+        raise FireflyError(f"--seed {args.seed}: give a whole number from 0 to {2**32 - 1}")
+    for name in ("lr", "weight_decay"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < float("inf"):
+            raise FireflyError(f"--{name.replace('_', '-')} {value}: give a number from 0 up")
+    if args.schedule not in SCHEDULES:
+        raise FireflyError(f"--schedule {args.schedule}: give one of {', '.join(SCHEDULES)}")
+    if args.every >= args.epochs and not args.preview:
+        raise FireflyError(
+            f"--every {args.every} with --epochs {args.epochs}: it would never grow, since it does not after the last "
+            f"epoch; give --every {max(1, args.epochs // 4)}, say, or more epochs"
+        )
+    read_budget(args.budget)
+    find_method(args.method)
+    choose_kinds(args.method, args.new)
+    find_device(args.device)
+    if not args.preview:
+        check_folder(args.out)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything but a run of this command."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise FireflyError(f"--out {folder} is a file: give a folder, new or with the run to go on with")
+    strange = sorted(path.name for path in folder.iterdir() if not journal.is_ours(path.name))
+    if strange and not (folder / "fit.json").exists():
+        listed = ", ".join(strange[:3]) + (" …" if len(strange) > 3 else "")
+        raise FireflyError(f"--out {folder} holds no run, but {listed}: give a new folder")
+
+
+def prepare(args: Namespace) -> Work:
+    """Model, data, loss, optimiser and grower; each is tried, so that what is wrong is said before a long run."""
+    device = find_device(args.device)
+    begin_epoch(None, args.seed, 0)
+    model = make_model(args.model).to(device)
+    loaders = make_loaders(args.data)
+    loss = read_loss(args.loss, device)
+    if args.deepen:
+        deepen(model, loaders.example)
+    optimizer = make_optimizer(args.optimizer, model, lr=args.lr, weight_decay=args.weight_decay)
+    kinds = choose_kinds(args.method, args.new)
+    how: dict[str, Any] = {"seed": args.seed, "steps": args.steps, "method": args.method, "progress": not args.quiet}
+    when = Every(args.every, args.times)
+    budget = read_budget(args.budget)
+    grower = Firefly(model, loaders.example, neighborhood=kinds, budget=budget, schedule=when, **how)
+    work = Work(model, optimizer, grower, loaders, loss, args.epochs, args.seed, args.schedule, LOSSES.get(args.loss))
+    try_loss(work, args.loss)
+    pick_widths(grower.anatomy, None)
+    return work
+
+
+def try_loss(work: Work, name: str) -> None:
+    """One loss before all: what the model or the loss cannot do with a batch is said with the batch's shapes."""
+    batch, was = work.loaders.first, work.model.training
+    try:
+        with torch.random.fork_rng(devices=[]):
+            work.model.eval()
+            value = check_loss(work.loss(work.model, batch)).item()
+    except FireflyError:
+        raise
+    except Exception as error:
+        raise FireflyError(
+            f"--loss {name} on the first batch, {journal.describe(batch)}, raised {blame(error)}"
+        ) from error
+    finally:
+        work.model.train(was)
+    if not math.isfinite(value):
+        raise FireflyError(f"--loss {name} on the first batch is {value}: scale the inputs, or check them")
+
+
+def preview(work: Work, out: Path, told: dict[str, Any]) -> None:
+    """Where it would grow now; of a run that is in the folder already, with its weights."""
+    where = journal.load_latest(out, work, FIXED, told) if (out / "fit.json").exists() else "as it is made"
+    begin_epoch(work.loaders.train, work.seed, 0)
+    work.model.train()
+    print(work.grower.anatomy)
+    print(f"\nThe model {where} would now grow so (nothing is trained, changed or written):")
+    print(work.grower.preview(work.loss, work.loaders.train))
+
+
+def follow(work: Work, args: Namespace, told: dict[str, Any]) -> None:
+    """Train and grow, from where the folder ends."""
+    with hold(args.out) as lock:
+        history, _ = load_run(lock, told, work.trained(), FIXED)
+        line = Progress(args.epochs, count_steps(work.loaders.train) or 0, not args.quiet)
+        book = journal.Journal(args.out, work, history, args.tensorboard)
+        introduce(args, work, history)
+        try:
+            history = train(work, history, lambda now: save_run(lock, work.trained(), now, told, True), book.tell, line)
+        except KeyboardInterrupt:
+            print(f"\nstopped; the same line goes on from the last epoch kept in {args.out}", file=sys.stderr)
+            raise
+        finally:
+            line.close()
+            book.close()
+    print(journal.conclude(args.out, work, history))
+
+
+def introduce(args: Namespace, work: Work, history: History) -> None:
+    """What is about to happen, in two lines."""
+    anatomy = work.grower.anatomy
+    if len(history) >= args.epochs:
+        print(f"the run in {args.out} is finished; give another --out to start anew")
+        return
+    times = (args.epochs - 1) // args.every
+    times = times if args.times is None else min(times, args.times)
+    grows = f"it grows {times} time{'s' * (times > 1)}, by at most {args.budget} each"
+    print(f"{args.model}: {anatomy.parameters():,} parameters, {len(anatomy.growable())} widths that can grow; {grows}")
+    if len(history):
+        print(f"goes on after epoch {len(history)} of {args.epochs}, as kept in {args.out}")
+
+
+def tell(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,154 @@
+"""The user's batches: what `--data` may return, an example out of them, and the same order in every run of an epoch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from firefly.commands.addresses import blame, call
+from firefly.errors import FireflyError
+from firefly.training.resident import mix
+
+WAYS = "return a loader, a pair (train, test), or a dict with train and perhaps test and example"
+
+
+@dataclass(frozen=True, eq=False)
+class Loaders:
+    """Batches to learn from, perhaps others for the test, and what the model's forward takes."""
+
+    train: Iterable[Any]
+    test: Iterable[Any] | None
+    example: Any
+    first: Any  # the first batch
+
+
+def make_loaders(address: str) -> Loaders:
+    """What the function of this address returns, looked at before anything is trained."""
+    found = call(address, "mypackage.data:make_loaders")
+    if isinstance(found, Mapping):
+        unknown = [str(key) for key in found if key not in ("train", "test", "example")]
+        if unknown or "train" not in found:
+            raise FireflyError(f"{address} returned a dict with {', '.join(map(str, found)) or 'nothing'}: {WAYS}")
+        train, test, example = found["train"], found.get("test"), found.get("example")
+    elif is_pair(found):
+        (train, test), example = found, None
+    else:
+        train, test, example = found, None, None
+    first = look(train, f"{address}: the training batches")
+    if test is not None:
+        look(test, f"{address}: the test batches")
+    return Loaders(train, test, find_example(first, address) if example is None else example, first)
+
+
+def is_pair(found: Any) -> bool:
+    """Whether these are two loaders, and not a list of two batches."""
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        return False
+    if all(isinstance(one, Tensor) for one in found):
+        way = "DataLoader(TensorDataset(inputs, targets), 128, shuffle=True)"
+        raise FireflyError(f"--data returned two tensors, not two loaders: return {way}")
+    return isinstance(found, tuple) or not any(isinstance(one, (tuple, Mapping, Tensor, int)) for one in found)
+
+
+def look(loader: Any, name: str) -> Any:
+    """The first batch; refuse what brings none, or brings its batches only once."""
+    if isinstance(loader, (str, bytes, Tensor, Mapping)) or not isinstance(loader, Iterable):
+        raise FireflyError(f"{name} are a {type(loader).__name__}, not a DataLoader or a list of batches: {WAYS}")
+    try:
+        if iter(loader) is loader:
+            raise FireflyError(f"{name} can be read only once: return a DataLoader or a list, not a generator")
+        return next(iter(loader))
+    except FireflyError:
+        raise
+    except StopIteration:
+        raise FireflyError(f"{name} are none: the loader is empty") from None
+    except Exception as error:  # it is the user's code
+        raise FireflyError(f"{name} raised {blame(error)}") from error
+
+
+def find_example(batch: Any, address: str) -> Any:
+    """The inputs in a batch, of its first two samples: all but the last of a tuple, a whole dict, or the tensor."""
+    sizes = {len(part) for part in tree_leaves(batch) if isinstance(part, Tensor) and part.dim()}
+    if len(sizes) == 1:  # the samples stand in the first dimension
+        batch = tree_map(lambda part: part[:2] if isinstance(part, Tensor) and part.dim() else part, batch)
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return tuple(batch[:-1])
+    if isinstance(batch, Tensor):
+        return batch
+    raise FireflyError(
+        f"{address}: a batch is a {type(batch).__name__}: make it (inputs, targets) or a dict of the model's "
+        "arguments, or return a dict with train and example"
+    )
+
+
+def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
+    """The same random numbers in this epoch of this run, whatever happened before: to go on exactly is to begin so."""
+    number = mix(seed, epoch)
+    torch.manual_seed(number)
+    numpy.random.seed(number)  # noqa: NPY002 - the user's code may draw from it
+    random.seed(number)
+    sampler = getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    parts = [loader, sampler, batches, getattr(batches, "sampler", None), getattr(loader, "dataset", None)]
+    for part in {id(part): part for part in parts if part is not None}.values():
+        generator = getattr(part, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(number)
+        if callable(getattr(part, "set_epoch", None)):
+            part.set_epoch(epoch)
+
+
+def count_steps(loader: Any) -> int | None:
+    """Batches of an epoch, where that is known."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def describe_example(example: Any) -> list[Any]:
+    """Shapes and types of what forward takes, for the folder of a run: [[name or place, shape, type], ...]."""
+    named = example.items() if isinstance(example, Mapping) else enumerate(as_tuple(example))
+    return [[key, list(one.shape), str(one.dtype).removeprefix("torch.")] for key, one in named if is_tensor(one)]
+
+
+def make_example(described: Iterable[Any]) -> Any:
+    """An example of those shapes: a tuple, or a dict; numbers at random, whole ones 0."""
+    made = {key: draw(shape, getattr(torch, kind)) for key, shape, kind in described}
+    return made if any(isinstance(key, str) for key in made) else tuple(made.values())
+
+
+def draw(shape: list[int], dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(shape, generator=generator).to(dtype)
+        if dtype.is_floating_point
+        else torch.zeros(shape, dtype=dtype)
+    )
+
+
+def as_tuple(example: Any) -> tuple[Any, ...]:
+    return tuple(example) if isinstance(example, (tuple, list)) else (example,)
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def read_batches(loader: Iterable[Any]) -> Iterator[Any]:
+    """The batches of an epoch; what the user's loader raises is told in a line."""
+    try:
+        yield from loader
+    except FireflyError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
+        raise FireflyError(f"the loader raised {blame(error)}") from error

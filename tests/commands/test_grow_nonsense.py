@@ -1,0 +1,174 @@
+"""Everything that can be wrong with the words of `firefly grow`: one line that says what, and the way out."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from firefly.cli import main
+
+ODD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x, y = torch.randn(32, 4), torch.arange(32) % 3
+fine = lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3))
+shape = lambda: nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 3))
+frozen = lambda: fine().requires_grad_(False)
+single = lambda: nn.Linear(4, 3)
+a_class = lambda: nn.Linear
+loaders = lambda: (DataLoader(TensorDataset(x, y), 8), DataLoader(TensorDataset(x, y), 8))
+tensors = lambda: (x, y)
+once = lambda: (batch for batch in [(x, y)])
+empty = lambda: []
+words = lambda: "cifar10"
+nothing = lambda: None
+strange = lambda: {"training": [(x, y)]}
+mixed = lambda: {"train": [(x, y)], "valid": [(x, y)]}
+numbers = lambda: [5, 6]
+alone = lambda: [x]
+floats = lambda: [(x, torch.randn(32, 3))]
+columns = lambda: [(x, torch.randn(32, 1))]
+infinite = lambda: [(x * torch.inf, y)]
+bad_test = lambda: ([(x, y)], [])
+needs = lambda size: [(x, y)]
+
+
+def raises():
+    raise KeyError("inner")
+
+
+class Breaks:
+    def __iter__(self):
+        raise ValueError("no file")
+
+
+breaks = Breaks
+loss = lambda model, batch: model(batch[0])
+late = lambda model, batch: batch[5]
+step = 5
+"""
+GROW = ["grow", "odd_here:fine", "--data", "odd_here:loaders", "--every", "1", "--epochs", "2", "--out", "run"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "odd_here.py").write_text(ODD)
+    (tmp_path / "lacks.py").write_text("import a_package_that_is_not_there\n")
+    (tmp_path / "a-file").write_text("text")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("years of work")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_here", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "nowhere_at_all:make"}, "there is no module 'nowhere_at_all' (not in "),
+        ({"model": "lacks:make"}, "lacks imports it: install a_package_that_is_not_there"),
+        ({"model": "odd_here.py:fine"}, "e.g. odd_here:fine"),
+        ({"model": "./odd_here.py:fine"}, "e.g. odd_here:fine"),
+        ({"model": "odd_here"}, "write MODULE:FUNCTION"),
+        ({"model": "odd_here:fin"}, "did you mean fine?"),
+        ({"model": "odd_here:qqqqq"}, "it has "),
+        ({"model": "odd_here:step"}, "is a int, not a function"),
+        ({"model": "odd_here:words"}, "must return an nn.Module, not str"),
+        ({"model": "odd_here:a_class"}, "not type itself: give it brackets"),
+        ({"model": "odd_here:raises"}, "raised KeyError: 'inner' (in odd_here.py, line "),
+        ({"model": "odd_here:shape"}, "float32 [8, 4], int64 [8]"),
+        ({"model": "odd_here:frozen"}, "unfreeze some"),
+        ({"model": "odd_here:single"}, "nothing can grow"),
+        ({"--data": "odd_here:nothing"}, "are a NoneType, not a DataLoader or a list"),
+        ({"--data": "odd_here:tensors"}, "return DataLoader(TensorDataset("),
+        ({"--data": "odd_here:once"}, "can be read only once"),
+        ({"--data": "odd_here:empty"}, "the loader is empty"),
+        ({"--data": "odd_here:bad_test"}, "the test batches are none"),
+        ({"--data": "odd_here:words"}, "are a str"),
+        ({"--data": "odd_here:strange"}, "returned a dict with training"),
+        ({"--data": "odd_here:mixed"}, "a dict with train, valid"),
+        ({"--data": "odd_here:numbers"}, "make it (inputs, targets)"),
+        ({"--data": "odd_here:needs"}, "works without arguments"),
+        ({"--data": "odd_here:breaks"}, "raised ValueError: no file (in odd_here.py, line "),
+        ({"--data": "odd_here:columns", "--loss": "mse"}, "compares them number by number"),
+        ({"--data": "odd_here:alone"}, "on the first batch, float32 [32, 4], raised"),
+        ({"--data": "odd_here:infinite"}, "scale the inputs"),
+        ({"--loss": "cross-entropy"}, "did you mean cross_entropy?"),
+        ({"--loss": "wrong"}, "known are cross_entropy, mse"),
+        ({"--loss": "odd_here:step"}, "no function loss(model, batch)"),
+        ({"--loss": "odd_here:loss"}, "shape"),
+        ({"--loss": "odd_here:late"}, "raised IndexError"),
+        ({"--loss": "own"}, "--loss own on the first batch, (float32 [8, 4], int64 [8]), raised TypeError"),
+        ({"--budget": "200k"}, "'200k' is no budget; write parameters=200k"),
+        ({"--budget": "parameter=200k"}, "did you mean parameters=200k?"),
+        ({"--budget": "parameters=many"}, "'many' is no amount of parameters"),
+        ({"--budget": "parameters="}, "is no amount"),
+        ({"--budget": "parameters=0"}, "must be above 0"),
+        ({"--budget": "parameters=-5"}, "is no amount"),
+        ({"--budget": "multiples=2.5"}, "is no amount of multiples"),
+        ({"--budget": "parameters=10,"}, "'' is no budget"),
+        ({"--budget": ""}, "'' is no budget"),
+        ({"--every": "2"}, "it would never grow"),
+        ({"--every": "0"}, "--every 0"),
+        ({"--epochs": "0"}, "--epochs 0"),
+        ({"--times": "0"}, "--times 0"),
+        ({"--new": "-1"}, "--new -1"),
+        ({"--new": "0", "--method": "gradmax"}, "only adds brand-new"),
+        ({"--new": "3", "--method": "splitting"}, "only splits"),
+        ({"--seed": "-1"}, "--seed -1"),
+        ({"--lr": "-1"}, "--lr -1"),
+        ({"--lr": "nan"}, "--lr nan"),
+        ({"--weight-decay": "inf"}, "--weight-decay inf"),
+        ({"--optimizer": "sgdd"}, "did you mean sgd?"),
+        ({"--optimizer": "magic"}, "known are sgd, adam, adamw"),
+        ({"--optimizer": "odd_here:raises"}, "raised TypeError"),
+        ({"--optimizer": "odd_here:step"}, "raised TypeError"),
+        ({"--optimizer": "odd_here:list"}, "has no 'list'"),
+        ({"--optimizer": "torch.optim:LBFGS"}, "LBFGS"),
+        ({"--schedule": "sine"}, "cosine, step, constant"),
+        ({"--method": "luck"}, "method='luck'"),
+        ({"--device": "quantum"}, "quantum"),
+        ({"--out": "a-file"}, "--out a-file is a file"),
+        ({"--out": "a-file/inside"}, "a-file"),
+        ({"--out": "full"}, "holds no run, but thesis.tex"),
+        ({"--out": "nul\0byte"}, "nul"),
+        ({"--data": None}, "--data"),
+    ],
+    ids=lambda value: "+".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_is_said_in_words(
+    here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str | None], said: str
+) -> None:
+    words = [change.get("model") or GROW[1], *GROW[2:]]
+    for key, value in change.items():
+        if key == "model":
+            continue
+        if key in words:
+            place = words.index(key)
+            del words[place : place + 2]
+        words += [key, value] if value is not None else []
+    try:
+        code = main(["grow", *words, "--quiet"])
+    except SystemExit as end:
+        code = end.code
+    printed = capsys.readouterr()
+    assert code == 2 and said in printed.err and "Traceback" not in printed.err
+    assert printed.err.strip().splitlines()[-1].startswith("firefly")
+    assert not (here / "run").exists() and (here / "full" / "thesis.tex").exists()
+
+
+def test_a_folder_with_another_run_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GROW, "--steps", "2", "--quiet"]) == 0
+    before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
+    for more, said in (
+        (["--seed", "5"], "made with seed=0, this call has 5"),
+        (["--budget", "neurons=5"], "made with budget='parameters=30%', this call has 'neurons=5'"),
+        (["--epochs", "3"], "made with epochs=2, this call has 3"),
+        (["--data", "odd_here:floats"], "made with data="),
+    ):
+        assert main([*GROW, "--steps", "2", "--quiet", *more]) == 2
+        printed = capsys.readouterr().err
+        assert said in printed and "another folder, to start anew" in printed
+    assert before == {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
