@@ -32,7 +32,7 @@ class Class:
     size: int = 0  # parameters that Firefly took in the end, for methods of equal size
 
     def make(self, classes: int, widths: Any) -> nn.Module:
-        return find_network(self.course)[0](classes, widths)
+        return find_network(self.course)[0](classes, int(widths) if str(widths).isdigit() else widths)
 
     def build(self, widths: Any, number: int) -> nn.Module:
         """A fresh network for one task."""

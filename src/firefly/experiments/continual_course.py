@@ -55,7 +55,7 @@ class Course:
     mask_epochs: int = 10  # of training the mask, if there is one
     strength: float = 1e5  # of EWC's penalty
     fisher: int = 200  # images on which EWC measures what matters
-    own: str = "full"  # channels of a network per task that is as large as one likes
+    own: str = "full"  # channels of a network per task that is as large as one likes: the usual ones, or "64"
     images: int | None = None  # only so many training images a task
     held_out: bool = False  # measured on training images set apart, not on the test set
 

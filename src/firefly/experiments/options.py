@@ -68,6 +68,7 @@ def change(setting: Some, words: list[str]) -> Some:
             found = json.loads(value)
         except ValueError:
             found = value
+        found = value if isinstance(getattr(setting, key), str) and type(found) is int else found  # a text of digits
         changes[key] = tuple(found) if isinstance(found, list) else found
         if not fits(getattr(setting, key), changes[key]):
             raise FireflyError(f"--set {word}: {key} is something like {json.dumps(getattr(setting, key))}")
