@@ -13,7 +13,7 @@ from torch import nn
 
 from firefly.errors import FireflyError
 from firefly.experiments import continual, continual_course
-from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, plain
+from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, find_folder, list_courses, plain
 from firefly.experiments.continual_class import Class
 from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
 from firefly.experiments.continual_methods import METHODS, SIZED
@@ -57,6 +57,27 @@ def test_splits_differ_by_seed() -> None:
     assert part_classes(Course(), 0) != part_classes(Course(), 1)
 
 
+def test_a_rotated_order_has_the_same_tasks_and_every_folder_is_another() -> None:
+    plainly, turned = part_classes(Course(), 7), part_classes(Course(rotate=15), 7)
+    assert turned == plainly[15:] + plainly[:15]
+    rotations = [part_classes(Course(rotate=k), 7) for k in (0, 5, 10, 15)]
+    places = [[order.index(task) // 5 for order in rotations] for task in plainly]
+    assert all(sorted(quarters) == [0, 1, 2, 3] for quarters in places)
+    folders = {find_folder(Path(), Course(rotate=k, parameters=n), "firefly", 0, 0) for k in (0, 5) for n in (10, 20)}
+    assert len(folders) == 4
+
+
+def test_orders_and_budgets_are_courses_of_their_own() -> None:
+    parser = ArgumentParser()
+    CONTINUAL.add_arguments(parser)
+    words = ["--rotate", "0", "25", "--budgets", "100", "200"]
+    courses = list_courses(parser.parse_args(["--ways", "20", *words]))
+    assert [(one.rotate, one.parameters) for one in courses] == [(0, 100), (0, 200), (5, 100), (5, 200)]
+    full = list_courses(parser.parse_args(["--ways", "10", "--full", "--budgets", "32", "128"]))
+    assert [one.neurons for one in full] == [32, 128]
+    assert list_courses(parser.parse_args([])) == [QUICK]
+
+
 @pytest.mark.parametrize("held_out", [False, True])
 def test_no_image_is_trained_on_and_measured(held_out: bool) -> None:
     parts = list_parts(replace(QUICK, held_out=held_out), 0, None)
@@ -85,7 +106,7 @@ def test_all_methods_see_all_tasks_and_none_is_run_twice(tmp_path: Path, monkeyp
         assert last[method]["parameters"] <= last["firefly"]["parameters"]
     for method in set(METHODS) - {"ewc", "fine-tune"}:
         assert last[method]["forgotten"] == 0
-    assert (tmp_path / "continual.png").stat().st_size > 1000
+    assert all((tmp_path / f"continual{part}.svg").stat().st_size > 1000 for part in ("", "-sizes"))
     run(tmp_path, "--methods", *methods)
     assert read_rows(tmp_path / "results.jsonl") == rows
 
@@ -164,6 +185,7 @@ def test_fisher_is_the_mean_square_of_gradients(tmp_path: Path) -> None:
         (["--full"], "give --ways"),
         (["--split", "superclass"], "--ways 20"),
         (["--set", "colour=red"], "KEY=VALUE"),
+        (["--budgets", "0"], "--budgets 0"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, words: list[str], why: str) -> None:

@@ -3,7 +3,10 @@
     firefly reproduce continual                     two minutes on a CPU: five tasks of two digits each
     firefly reproduce continual --ways 20           CIFAR-100 in 20 tasks of 5 classes; a GPU
     firefly reproduce continual --ways 10 --full    10 tasks of 10 classes, with the paper's settings; hours
+    firefly reproduce continual --ways 10 --budgets 25000 50000 100000 200000    accuracy against size, Fig. 4(a)
+    firefly reproduce continual --ways 20 --rotate 0 5 10 15    each task comes early and late
     firefly reproduce continual --ways 20 --split superclass
+    firefly report results/continual.jsonl          the tables and the figures of what was measured
     firefly reproduce continual --ways 20 --held-out --seeds 100    to choose settings: no test image, another split
 
 Every method has the same recipe, epochs, tasks and order, and a head and norms of its own for each task. Those of equal
@@ -17,7 +20,6 @@ import json
 import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,10 @@ class Continual:
         parser.add_argument("--ways", type=int, choices=(10, 20), default=self.ways, help="tasks of CIFAR-100")
         parser.add_argument("--split", choices=("random", "superclass"), default="random", help="of classes into tasks")
         known = ", ".join(METHODS)
+        order = "begin after so many tasks, which come last; several compare the same tasks early and late"
+        parser.add_argument("--rotate", nargs="+", type=int, default=[0], metavar="K", help=order)
+        budgets = "several sizes: what a growth of a later task may add, in parameters (with --full, neurons)"
+        parser.add_argument("--budgets", nargs="+", type=int, metavar="N", help=budgets)
         parser.add_argument("--methods", nargs="+", default=USUAL, choices=METHODS, metavar="METHOD", help=known)
         parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="each another split into tasks")
         parser.add_argument("--held-out", action="store_true", help="measure on training images set apart")
@@ -88,19 +94,20 @@ class Continual:
         parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=f"other settings: {keys}")
 
     def run(self, args: Namespace) -> int:
-        course, name = choose(args), "continual" if args.ways is None else f"continual-{args.ways}"
+        courses, name = list_courses(args), "continual" if args.ways is None else f"continual-{args.ways}"
         folder = args.runs or Path("runs") / name
         path = args.out or folder / "results.jsonl"
         deadline = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
         finished = all(
             measure(name, course, method, seed, args, folder, path, deadline)
+            for course in courses
             for seed in args.seeds
             for method in args.methods
         )
-        rows = read_own(path, course)
+        rows = [row for course in courses for row in read_own(path, course)]
         print(f"\n{table(rows)}\n\n{len(rows)} rows in {path}")
-        if rows and find_spec("matplotlib") is not None:
-            print(f"figure: {plot(rows, folder / f'{name}.png')}")
+        if rows:
+            print(f"figure: {plot(rows, folder / f'{name}.svg')}")
         if not finished:
             print("time is up: the same command goes on from here")
         return 0
@@ -121,6 +128,16 @@ def choose(args: Namespace) -> Course:
     known: Any = replace(SETTINGS[args.size][args.ways], split=args.split, held_out=args.held_out)
     course: Course = options.change(known, args.set)
     return course
+
+
+def list_courses(args: Namespace) -> list[Course]:
+    """The setting, in every order and size that the options ask for."""
+    course = choose(args)
+    key = "neurons" if course.neurons else "parameters"
+    sizes: list[Any] = [{key: one} for one in args.budgets or [getattr(course, key)]]
+    if any(value < 1 for size in sizes for value in size.values()):
+        raise FireflyError(f"--budgets {' '.join(map(str, args.budgets))}: give whole numbers from 1 up")
+    return [replace(course, rotate=turn % course.ways, **size) for turn in args.rotate for size in sizes]
 
 
 def measure(
@@ -167,7 +184,8 @@ def find_folder(folder: Path, course: Course, method: str, seed: int, size: int)
     """Of the trainings of one method; another setting has another."""
     from firefly.checkpoint.archive import hash_json
 
-    return folder / f"{method}-{seed}-{hash_json({**plain(course), 'size': size})[:8]}"
+    told = {key: value for key, value in plain(course).items() if key != "rotate" or value}
+    return folder / f"{method}-{seed}-{hash_json({**told, 'size': size})[:8]}"
 
 
 def plain(course: Course) -> Row:

@@ -34,6 +34,7 @@ class Course:
     dataset: str = "cifar100"
     ways: int = 20  # tasks
     split: str = "random"  # which classes make a task: drawn by the seed, or "superclass"
+    rotate: int = 0  # the order begins after so many tasks, which come at the end
     widths: int = 32  # channels of the small network, in every layer
     epochs: int = 60  # of each training
     first_epochs: int = 20  # of the training before the first growth of a later task
@@ -95,6 +96,13 @@ def list_parts(course: Course, seed: int, root: Path | None) -> list[Part]:
 
 
 def part_classes(course: Course, seed: int) -> list[list[int]]:
+    """The classes of every task, in the order in which they come."""
+    parts = draw_classes(course, seed)
+    first = course.rotate % course.ways
+    return parts[first:] + parts[:first]
+
+
+def draw_classes(course: Course, seed: int) -> list[list[int]]:
     """The classes of every task; of superclasses only their order is drawn."""
     count, generator = course.ways * course.classes, torch.Generator().manual_seed(seed)
     if course.split == "superclass":

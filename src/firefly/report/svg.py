@@ -149,6 +149,6 @@ def draw_y(axis: Axis, ticks: Sequence[float], left: float, right: float, form: 
     return "".join(parts)
 
 
-def wrap(parts: Sequence[str], high: float) -> str:
+def wrap(parts: Sequence[str], high: float, wide: float = WIDE) -> str:
     """A whole chart."""
-    return f'<svg class="chart" viewBox="0 0 {WIDE} {high:.0f}" role="img">{"".join(parts)}</svg>'
+    return f'<svg class="chart" viewBox="0 0 {wide:.0f} {high:.0f}" role="img">{"".join(parts)}</svg>'
