@@ -191,8 +191,10 @@ def refuses(folder, match, model=None, optimizer=None, grower=None):
 
 def run_in_fresh_process(call):
     """Call a function of a test file, "file.function(…)", in a process of its own."""
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    tests = Path(__file__).parent.parent
+    rooms = [str(tests / room) for room in ("", "checkpoint", "integrations")]
+    paths = os.pathsep.join([*rooms, os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     code = f"from pathlib import Path; import {call.partition('.')[0]}; {call}"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -38,7 +38,7 @@ def architecture(model: nn.Module) -> Json:
 
 def describe(model: nn.Module, tensors: Tensors) -> Json:
     """The same of a model whose tensors are at hand."""
-    history = copy.deepcopy(getattr(model, HISTORY, []))
+    history = list_growths(model)
     modules = model.named_modules(remove_duplicate=False)
     return {
         "class": type(model).__name__,
@@ -70,8 +70,9 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
     """Make a freshly constructed `model`, in place, the grown one that `architecture` describes, and return it.
 
     Its tensors have the sizes of the grown model then, and values to begin with: load the saved ones with
-    `load_state_dict`, or train it as it is. Make the optimiser afterwards. With `strict=False` parts that only one of
-    the two has, such as another head, are left as they are. After an error the model is as it was.
+    `load_state_dict`, or train it as it is. Make the optimiser afterwards. A model that has grown on since becomes what
+    it was then. With `strict=False` parts that only one of the two has, such as another head, are left as they are.
+    After an error the model is as it was.
     """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"rebuild takes an nn.Module, not {type(model).__name__}")
@@ -83,11 +84,18 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
         saved = {**architecture} if strict else keep_common(architecture, model, state)
         check_names(model, state, saved, imagine(state, saved["shapes"]))
         larger = draw_tensors(model, state, saved["shapes"])
-        check_growth(model, state, saved["attributes"], larger)
+        if not is_earlier(saved, model):
+            check_growth(model, state, saved["attributes"], larger)
         resize_model(model, state, saved["attributes"], larger, undo)
-        set_history(model, saved.get("history", []), undo)
+        set_history(model, saved["history"], undo)
         undo.pop_all()
     return model
+
+
+def is_earlier(saved: Mapping[str, Any], model: nn.Module) -> bool:
+    """Whether the model has grown out of this architecture: it may become smaller then."""
+    past, history = saved["history"], list_growths(model)
+    return len(past) < len(history) and list(past) == history[: len(past)]
 
 
 def imagine(state: Tensors, shapes: Mapping[str, list[int]]) -> Tensors:
@@ -126,16 +134,36 @@ def draw(old: Tensor, shape: list[int], generator: torch.Generator) -> Tensor:
     return old.detach().flatten()[numbers.to(old.device)]
 
 
-def set_history(model: nn.Module, history: list[Json], undo: ExitStack | None = None) -> None:
-    """Write the history of its growths into the model."""
-    if undo is not None:
-        kept = getattr(model, HISTORY, None)
-        undo.callback(vars(model).pop, HISTORY, None) if kept is None else undo.callback(setattr, model, HISTORY, kept)
-    if history or hasattr(model, HISTORY):
+# ---- what has grown so far -------------------------------------------------------------------------------------------
+
+
+def list_growths(model: nn.Module) -> list[Json]:
+    """Every growth of the model or of a part of it, oldest first, by the model's own names."""
+    found = []
+    for path, module in model.named_modules():
+        for growth in vars(module).get(HISTORY, ()):
+            found.append(copy.deepcopy(growth) if not path else add_prefix(path, growth))
+    return found
+
+
+def add_prefix(path: str, growth: Json) -> Json:
+    """A growth of the part at this path, by the names of the whole."""
+    named = {key: growth[key] for key in ("added", "widths", "gains") if key in growth}
+    longer = {key: {f"{path}.{name}": value for name, value in of.items()} for key, of in named.items()}
+    return copy.deepcopy({**growth, **longer, "woken": [f"{path}.{name}" for name in growth.get("woken", ())]})
+
+
+def set_history(model: nn.Module, history: list[Json], undo: ExitStack) -> None:
+    """Write the history of its growths into the model, in place of what it and its parts have."""
+    for module in model.modules():
+        if HISTORY in vars(module):
+            undo.callback(setattr, module, HISTORY, vars(module).pop(HISTORY))
+    if history:
         setattr(model, HISTORY, [*history])
+        undo.callback(vars(model).pop, HISTORY)
 
 
 def note_growth(model: nn.Module, growth: Json) -> None:
     """Add a growth to the history that the model holds; the numbers of the chosen neurons mean nothing later on."""
     brief = {name: value for name, value in growth.items() if name not in ("chosen", "seconds")}
-    set_history(model, [*getattr(model, HISTORY, []), brief])
+    setattr(model, HISTORY, [*getattr(model, HISTORY, []), brief])

@@ -1,0 +1,255 @@
+"""Growth inside Lightning's `Trainer.fit`: one callback; optimiser, schedule, averages and checkpoints go on.
+
+    trainer = Trainer(callbacks=[FireflyCallback(budget=firefly.Parameters(fraction=0.3), schedule=firefly.Every(10))])
+    trainer.fit(module, loader)
+    module = load_from_checkpoint(Net, "last.ckpt")
+
+A growth that is due at the end of an epoch comes at the start of the next one, so none comes that no training follows.
+Every checkpoint of the module carries its architecture; whoever loads it rebuilds a small module before the state comes
+(`ckpt_path=` by itself, `load_from_checkpoint` of this file in place of the module's own). Takes the callbacks and
+trainers of `lightning` and of `pytorch_lightning`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from firefly.checkpoint import architecture, rebuild
+from firefly.descent import Firefly
+from firefly.errors import FireflyError
+from firefly.growth import Growth
+from firefly.integrations.watching import find_averages, find_network, metrics_kept
+
+KEY = "firefly"  # of the architecture in a checkpoint
+SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
+
+
+def find_callback_class() -> Any:
+    """The Callback of the Lightning that is in use: the one imported already, or the first that is installed."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        try:
+            return import_module(name).Callback
+        except ImportError:
+            continue
+    raise ImportError("Lightning is not installed: pip install 'firefly-descent[lightning]'")
+
+
+class FireflyCallback(find_callback_class()):  # type: ignore[misc]
+    """Grows the module's network on a schedule. The options are those of `firefly.Firefly`, and:
+
+    monitor: the logged metric that `Plateau` looks at
+    network: the path of the submodule that grows; None finds the one that the training step runs
+    example: what it takes; None takes what the training step gives it
+    loss: `loss(module, batch)`; None takes what `training_step` returns
+    batches: to grow on; None takes the trainer's own
+
+    `callback.history` holds every growth as plain JSON, `callback.grower` the `firefly.Firefly`.
+    """
+
+    def __init__(
+        self,
+        *,
+        monitor: str | None = None,
+        network: str | None = None,
+        example: Any = None,
+        loss: Callable[[Any, Any], Tensor] | None = None,
+        batches: Iterable[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.grower = Firefly(nn.Linear(1, 1), None, **options)  # refuses wrong options now
+        self.monitor, self.network, self.example, self.loss, self.batches = monitor, network, example, loss, batches
+        self.asked = -1  # the last epoch that the schedule was asked about
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return self.grower.history
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.asked = -1
+        carry_architecture(pl_module)
+        strategy = trainer.strategy
+        if stage == "fit" and type(strategy).__name__ in SHARDED:
+            raise FireflyError(f"{type(strategy).__name__} shards the module, which cannot grow so: use strategy='ddp'")
+        if stage == "fit" and "MultiProcessing" in type(getattr(strategy, "launcher", None)).__name__:
+            raise FireflyError(
+                "processes that Trainer.fit spawns cannot give a grown module back: use strategy='ddp', which starts "
+                "the script anew for each device"
+            )
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        epoch = trainer.current_epoch - 1
+        if epoch > self.asked:
+            self.asked = epoch
+            if self.grower.due(epoch, self._read_metric(trainer)):
+                growth = self._grow(trainer, pl_module)
+                pl_module.log_dict({f"firefly/{name}": float(value) for name, value in summarise(growth).items()})
+        count = sum(p.numel() for p in pl_module.parameters())
+        pl_module.log("firefly/parameters", float(count))
+
+    def _read_metric(self, trainer: Any) -> float | None:
+        if self.monitor is None:
+            return None
+        if self.monitor not in trainer.callback_metrics:
+            known = ", ".join(sorted(trainer.callback_metrics)) or "none"
+            raise FireflyError(f"monitor={self.monitor!r} was not logged; the logged metrics: {known}")
+        return float(trainer.callback_metrics[self.monitor])
+
+    def _grow(self, trainer: Any, module: Any) -> Growth:
+        batches = Loaded(trainer, module) if self.batches is None else self.batches
+        with torch.random.fork_rng(devices=[]), silent(module), metrics_kept(module):
+            loss = step_loss if self.loss is None else self.loss
+            path = self._find_network(module, loss, batches)
+            self.grower.model = network = module.get_submodule(path)
+            also = [one.get_submodule(path) for one in find_averages(trainer.callbacks, module)]
+            growth = self.grower.grow(
+                lambda _, batch: loss(module, batch), batches, find_optimizer(trainer.optimizers, network), also=also
+            )
+        wrap_again(trainer)
+        return growth
+
+    def _find_network(self, module: Any, loss: Any, batches: Iterable[Any]) -> str:
+        """The path of what grows; its example is written down."""
+        path, example = self.network, self.example
+        if path is None and example is not None:
+            path = ""
+        if path is None or example is None:
+            batch = next(iter(batches))
+            found, example = find_network(module, lambda: loss(module, batch))
+            if path not in (None, found):
+                raise FireflyError(
+                    f"the training step runs {found or 'the module'}, not network={path!r}: give example="
+                )
+            path = found
+        self.network, self.grower.example = path, example
+        return path
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, **self.grower.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.asked = state_dict["asked"]
+        self.grower.load_state_dict({name: state_dict[name] for name in ("history", "schedule")})
+
+
+# ---- what a growth needs of the trainer ------------------------------------------------------------------------------
+
+
+class Loaded:
+    """The training batches where the module is and in the trainer's precision, as a training step gets them."""
+
+    def __init__(self, trainer: Any, module: Any) -> None:
+        self.trainer, self.module, self.loader = trainer, module, trainer.train_dataloader
+        if isinstance(self.loader, (dict, list, tuple)) or not isinstance(self.loader, Iterable):
+            kind = type(self.loader).__name__
+            raise FireflyError(
+                f"the training data are a {kind}: give FireflyCallback(batches=...), as the step takes them"
+            )
+
+    def __iter__(self) -> Iterator[Any]:
+        count = self.trainer.num_training_batches
+        for batch in islice(self.loader, None if count == float("inf") else int(count)):
+            batch = self.trainer.precision_plugin.convert_input(batch)
+            batch = self.module._on_before_batch_transfer(batch, dataloader_idx=0)
+            yield self.trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+
+
+def step_loss(module: Any, batch: Any) -> Tensor:
+    """The loss that the module's training step returns."""
+    if not module.automatic_optimization:
+        raise FireflyError("a training step that optimises by itself cannot be asked for its loss: give loss=...")
+    several = len(inspect.signature(module.training_step).parameters) > 1
+    found = module.training_step(batch, 0) if several else module.training_step(batch)
+    found = found["loss"] if isinstance(found, Mapping) else found
+    if not isinstance(found, Tensor):
+        raise FireflyError(f"training_step returned {type(found).__name__}, not a loss: give FireflyCallback(loss=...)")
+    return found
+
+
+def find_optimizer(optimizers: list[Any], network: nn.Module) -> Any:
+    """The one optimiser that trains the network."""
+    own = {id(p) for p in network.parameters()}
+    found = [one for one in optimizers if any(id(p) in own for group in one.param_groups for p in group["params"])]
+    if len(found) > 1:
+        names = ", ".join(type(one).__name__ for one in found)
+        raise FireflyError(f"several optimisers train the network ({names}): grow the part of one of them, network=...")
+    return found[0] if found else None
+
+
+def summarise(growth: Growth) -> dict[str, float]:
+    """The numbers of a growth to log."""
+    losses = {"loss_before": growth.loss_before, "loss_after": growth.loss_after, "predicted": growth.predicted}
+    return {"neurons": growth.neurons, **losses, "seconds": sum(growth.seconds.values())}
+
+
+@contextmanager
+def silent(module: Any) -> Iterator[None]:
+    """Inside, the module logs nothing."""
+    names = ("log", "log_dict")
+    for name in names:
+        setattr(module, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(module, name)
+
+
+def wrap_again(trainer: Any) -> None:
+    """A DistributedDataParallel keeps the parameters that it was made with: make another."""
+    if isinstance(trainer.strategy.model, DistributedDataParallel):
+        trainer.strategy.model = trainer.lightning_module
+        trainer.strategy.configure_ddp()
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def carry_architecture(module: Any) -> None:
+    """From now on checkpoints of this module carry its architecture, and it is rebuilt from those that do."""
+    module.on_save_checkpoint = partial(save_architecture, module)
+    module.on_load_checkpoint = partial(load_architecture, module)
+
+
+def save_architecture(module: Any, checkpoint: dict[str, Any]) -> None:
+    type(module).on_save_checkpoint(module, checkpoint)
+    checkpoint[KEY] = architecture(module)
+
+
+def load_architecture(module: Any, checkpoint: dict[str, Any]) -> None:
+    if KEY in checkpoint:
+        callbacks = () if module._trainer is None else module._trainer.callbacks
+        for one in (module, *find_averages(callbacks, module)):
+            rebuild(one, checkpoint[KEY])
+    type(module).on_load_checkpoint(module, checkpoint)
+
+
+def load_from_checkpoint(kind: Any, path: Any, **options: Any) -> Any:
+    """`kind.load_from_checkpoint(path, ...)` for a module that may have grown: it is rebuilt before the state comes."""
+    own = vars(kind).get("on_load_checkpoint")
+    rest = kind.on_load_checkpoint
+
+    def rebuild_first(module: Any, checkpoint: dict[str, Any]) -> None:
+        if KEY in checkpoint:
+            rebuild(module, checkpoint[KEY])
+        rest(module, checkpoint)
+
+    kind.on_load_checkpoint = rebuild_first
+    try:
+        return kind.load_from_checkpoint(path, **options)
+    finally:
+        if own is None:
+            del kind.on_load_checkpoint
+        else:
+            kind.on_load_checkpoint = own

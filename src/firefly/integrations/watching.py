@@ -1,0 +1,71 @@
+"""What a trainer's step does, found by looking on: which network it runs on what, without a trace left behind."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from firefly.anatomy.examples import Call
+from firefly.errors import FireflyError
+from firefly.surgery.swap import clone_buffers, swapped
+
+
+def find_network(module: nn.Module, step: Callable[[], Any]) -> tuple[str, Call]:
+    """The path of the one network in the module that a step runs, "" for the module itself, and its arguments."""
+    calls: list[tuple[str, Call]] = []
+    inside: list[nn.Module] = []
+
+    def note(path: str) -> Callable[..., None]:
+        def enter(one: nn.Module, args: Any, kwargs: Any) -> None:
+            if not inside:
+                calls.append((path, Call("forward", *args, **kwargs)))
+            inside.append(one)
+
+        return enter
+
+    def leave(one: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        inside.pop()
+
+    with ExitStack() as hooks, torch.no_grad(), swapped(module, clone_buffers(module)):
+        for path, one in module.named_modules():
+            if next(one.parameters(), None) is not None:
+                hooks.callback(one.register_forward_pre_hook(note(path), with_kwargs=True).remove)
+                hooks.callback(one.register_forward_hook(leave, with_kwargs=True, always_call=True).remove)
+        step()
+    paths = list(dict.fromkeys(path for path, _ in calls))
+    if len(paths) != 1:
+        runs = "no network" if not paths else f"several networks ({', '.join(paths)})"
+        raise FireflyError(
+            f"the training step of {type(module).__name__} runs {runs}: write a forward that runs what shall grow and "
+            "call it in the step, self(x), or name it, network=..., with an example=... of what it takes"
+        )
+    return calls[0]
+
+
+def find_averages(holders: Any, module: nn.Module) -> list[nn.Module]:
+    """The averages of the module's weights that these objects hold, such as the callbacks of a trainer."""
+    held = [value for holder in holders for value in vars(holder).values() if isinstance(value, nn.Module)]
+    inner = [one.module if isinstance(one, AveragedModel) else one for one in held]
+    return [one for one in inner if type(one) is type(module) and one is not module]
+
+
+@contextmanager
+def metrics_kept(module: nn.Module) -> Iterator[None]:
+    """What the module's torchmetrics have counted is afterwards as it was."""
+    metrics = [one for one in module.modules() if hasattr(one, "metric_state")]
+    kept = [(one, copy.deepcopy({k: v for k, v in vars(one).items() if is_state(k, one)})) for one in metrics]
+    try:
+        yield
+    finally:
+        for one, state in kept:
+            vars(one).update(state)
+
+
+def is_state(name: str, metric: Any) -> bool:
+    return name in metric.metric_state or name in ("_update_count", "_computed", "_forward_cache", "_cache")

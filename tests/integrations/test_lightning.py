@@ -1,0 +1,159 @@
+"""Growth inside Lightning: everything that the trainer keeps goes on, and a fresh process resumes and loads."""
+
+import pytest
+import torch
+from torch import nn
+
+import firefly
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+from lit import Net, make_callback, make_loader, make_net, make_trainer  # noqa: E402
+
+from checkpoint.runs import run_in_fresh_process, same  # noqa: E402
+from firefly.integrations.lightning import load_from_checkpoint  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*but have no `val_dataloader`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*Checkpoint directory .* exists:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step:UserWarning"),
+]
+
+
+def make_average():
+    return lightning.callbacks.EMAWeightAveraging(decay=0.9)
+
+
+def test_the_module_grows_and_what_trains_it_goes_on(tmp_path):
+    module, callback, average = make_net(), make_callback(), make_average()
+    trainer = make_trainer(tmp_path, callback, average)
+    trainer.fit(module, make_loader())
+    grown = firefly.architecture(module)
+    assert len(callback.history) == len(grown["history"]) == 2  # at the start of epochs 2 and 4, not after the last
+    assert grown["widths"]["net.0"] + grown["widths"]["net.3"] == 12 + 6
+    (optimizer,) = trainer.optimizers
+    assert {id(p) for group in optimizer.param_groups for p in group["params"]} == {id(p) for p in module.parameters()}
+    assert all(state["exp_avg"].shape == p.shape and state["step"] == 24 for p, state in optimizer.state.items())
+    scheduler = trainer.lr_scheduler_configs[0].scheduler
+    assert scheduler.last_epoch == 6 and scheduler.get_last_lr() == [optimizer.param_groups[0]["lr"]]
+    assert [p.shape for p in average._average_model.module.parameters()] == [p.shape for p in module.parameters()]
+    logged = {name.removeprefix("firefly/"): value for name, value in trainer.callback_metrics.items()}
+    assert logged["parameters"] == grown["parameters"] and logged["neurons"] == 3
+    assert logged["loss_after"] <= logged["loss_before"] and "loss" in logged
+
+
+def resume(folder):
+    module = make_net()
+    trainer = make_trainer(folder / "resumed", make_callback(), make_average())
+    trainer.fit(module, make_loader(), ckpt_path=folder / "epoch=3.ckpt")
+    loaded = load_from_checkpoint(Net, folder / "epoch=5.ckpt", weights_only=True)
+    torch.save(loaded.state_dict(), folder / "loaded.pt")
+
+
+def test_a_fresh_process_resumes_bit_identically_and_loads(tmp_path):
+    make_trainer(tmp_path, make_callback(), make_average()).fit(make_net(), make_loader())
+    run_in_fresh_process(f"test_lightning.resume(Path({str(tmp_path)!r}))")
+    one, other = (torch.load(folder / "epoch=5.ckpt") for folder in (tmp_path, tmp_path / "resumed"))
+    for part in ("state_dict", "current_model_state", "optimizer_states", "lr_schedulers", "averaging_state"):
+        assert same(one[part], other[part]), part
+    for history in (one["firefly"]["history"], other["firefly"]["history"]):
+        assert [growth["parameters"] for growth in history] == [g["parameters"] for g in one["firefly"]["history"]]
+    assert same(dict(one["state_dict"]), dict(torch.load(tmp_path / "loaded.pt")))
+
+
+def test_earlier_and_bare_checkpoints_come_back_into_the_grown_module(tmp_path):
+    module = make_net()
+    trainer = make_trainer(tmp_path, make_callback(), max_epochs=3)
+    trainer.checkpoint_callback.save_weights_only = True
+    trainer.fit(module, make_loader())
+    before = firefly.architecture(module)
+    assert len(before["history"]) == 1
+    trainer.validate(module, make_loader(), ckpt_path=tmp_path / "epoch=1.ckpt", verbose=False)
+    assert firefly.architecture(module)["history"] == [] and module.net[0].out_features == 6
+    trainer.validate(module, make_loader(), ckpt_path=tmp_path / "epoch=2.ckpt", verbose=False)
+    assert firefly.architecture(module) == before
+    assert "on_load_checkpoint" not in vars(Net)
+
+
+def test_plateau_looks_at_a_logged_metric(tmp_path):
+    callback = make_callback(schedule=firefly.Plateau(patience=1, threshold=9.0), monitor="loss_epoch")
+    make_trainer(tmp_path, callback, max_epochs=3).fit(make_net(), make_loader())
+    assert len(callback.history) == 1
+    callback = make_callback(schedule=firefly.Plateau(), monitor="los")
+    with pytest.raises(firefly.FireflyError, match=r"monitor='los' was not logged.*loss_epoch"):
+        make_trainer(tmp_path, callback, max_epochs=3).fit(make_net(), make_loader())
+
+
+class Pair(Net):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step([self.head(self.net(batch[0])) @ torch.ones(3, 4), batch[1]], 0)
+
+
+class Manual(Net):
+    automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+@pytest.mark.parametrize(("kind", "match"), [(Pair, "several networks .net, head."), (Manual, "give loss=")])
+def test_steps_that_cannot_be_understood_are_refused(tmp_path, kind, match):
+    with pytest.raises(firefly.FireflyError, match=match):
+        make_trainer(tmp_path, make_callback(), max_epochs=3, gradient_clip_val=None).fit(kind(), make_loader())
+
+
+def test_a_network_can_be_named(tmp_path):
+    module = Pair()
+    callback = make_callback(network="net", example=torch.randn(4, 4))
+    make_trainer(tmp_path, callback, max_epochs=3).fit(module, make_loader())
+    assert callback.history[0]["parameters"][1] > callback.history[0]["parameters"][0]
+    assert module.head.in_features == 3
+
+
+def test_wrong_options_are_refused_at_once():
+    with pytest.raises(firefly.FireflyError, match="schedule=5"):
+        make_callback(schedule=5)
+
+
+def test_metrics_count_no_growth(tmp_path):
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Counting(Net):
+        def __init__(self):
+            super().__init__()
+            self.seen = torchmetrics.SumMetric()
+
+        def training_step(self, batch, batch_idx):
+            self.seen(torch.tensor(1.0))
+            self.log("seen", self.seen, on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+    trainer = make_trainer(tmp_path, make_callback(), max_epochs=3)
+    trainer.fit(Counting(), make_loader())
+    assert trainer.callback_metrics["seen"] == 4
+
+
+def test_pytorch_lightning_is_the_same(tmp_path):
+    other = pytest.importorskip("pytorch_lightning")
+    module = type("Net", (other.LightningModule,), {**vars(Net)})  # the same methods on the other package's class
+    module.__init__ = init_other(other)
+    callback = make_callback()
+    trainer = make_trainer(tmp_path, callback, of=other, max_epochs=3)
+    trainer.fit(module(), make_loader())
+    assert len(callback.history) == 1
+    loaded = load_from_checkpoint(module, tmp_path / "epoch=2.ckpt")
+    assert firefly.architecture(loaded)["history"] and (tmp_path / "epoch=2.ckpt").exists()
+
+
+def init_other(other):
+    def __init__(self):
+        other.LightningModule.__init__(self)
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    return __init__
