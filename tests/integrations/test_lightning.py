@@ -1,5 +1,10 @@
 """Growth inside Lightning: everything that the trainer keeps goes on, and a fresh process resumes and loads."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -157,3 +162,17 @@ def init_other(other):
         self.net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 
     return __init__
+
+
+@pytest.mark.slow
+def test_two_ranks_grow_and_train_as_one(tmp_path):
+    script = Path(__file__).parent / "lit_ranks.py"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, other = (dict(torch.load(tmp_path / f"rank {rank}.pt")) for rank in (0, 1))
+    assert one["net.0.weight"].shape[0] + one["net.3.weight"].shape[0] == 12 + 3
+    weights = [name for name in one if "running" not in name]  # each rank has statistics of its own batches
+    assert all(same(one[name], other[name]) for name in weights)

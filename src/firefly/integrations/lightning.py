@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from firefly.checkpoint import architecture, rebuild
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.integrations.watching import find_averages, find_network, metrics_kept
+from firefly.ranks.wrap import rewrap
 
 KEY = "firefly"  # of the architecture in a checkpoint
 SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
@@ -116,7 +116,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             growth = self.grower.grow(
                 lambda _, batch: loss(module, batch), batches, find_optimizer(trainer.optimizers, network), also=also
             )
-        wrap_again(trainer)
+        rewrap(trainer.strategy.model)
         return growth
 
     def _find_network(self, module: Any, loss: Any, batches: Iterable[Any]) -> str:
@@ -204,13 +204,6 @@ def silent(module: Any) -> Iterator[None]:
     finally:
         for name in names:
             delattr(module, name)
-
-
-def wrap_again(trainer: Any) -> None:
-    """A DistributedDataParallel keeps the parameters that it was made with: make another."""
-    if isinstance(trainer.strategy.model, DistributedDataParallel):
-        trainer.strategy.model = trainer.lightning_module
-        trainer.strategy.configure_ddp()
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
