@@ -41,6 +41,7 @@ from firefly.stages.step_one import Steps
 from firefly.stages.trust_region import measure_change, settle, shorten
 from firefly.surgery.guard import lasting
 from firefly.surgery.quiet import undisturbed
+from firefly.surgery.shards import whole
 
 NEIGHBORHOOD = (Split(), New())
 BUDGET = Parameters(fraction=0.3)
@@ -107,7 +108,7 @@ def grow(
     if optimizer is not None:
         check_optimizer(optimizer, model)
     clock, line, example = Clock(), Line(progress), bring(example, model)
-    with undisturbed(model, seed, bystanders):
+    with whole(model, optimizer) as shards, undisturbed(model, seed, bystanders):
         # trace
         with together():
             anatomy = trace(model, example) if anatomy is None else anatomy
@@ -153,7 +154,7 @@ def grow(
                 rewrap(wrapped)
         clock("commit")
     line.close(clear=True)
-    return replace(growth, seconds=clock.seconds)
+    return replace(growth, seconds=clock.seconds, notes=(*growth.notes, *shards.notes))
 
 
 class Firefly:

@@ -26,6 +26,7 @@ from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError
 from firefly.ranks.wrap import bare
 from firefly.surgery.residual import Residual, awake, find_dormant
+from firefly.surgery.shards import whole
 from firefly.surgery.swap import find_tensor
 from firefly.tensors import Layout, Run
 
@@ -44,6 +45,11 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
     model = bare(model)
     check_model(model)
     calls = as_calls(bring(example, model))
+    with whole(model):
+        return _trace_whole(model, calls)
+
+
+def _trace_whole(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
     layers = find_dormant(model)
     stuck: dict[str, Width] = {}
     while True:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
+from firefly.surgery.shards import gather_whole
 from firefly.tensors import Plan, carry, per_entry
 
 # How an optimiser's per-parameter state follows its neuron: like the gradient, like its square, or as it stands.
@@ -87,6 +88,7 @@ def _grow_state(plan: Plan, key: str, value: Any, old: Tensor, state: Mapping[st
         return value.clone() if isinstance(value, Tensor) else value
     if value.shape != old.shape:
         return None
+    value = gather_whole(value)
     if not value.numel():  # a layer that wakes up; Adagrad alone begins with a state
         return carry(plan, value) if key == "sum" else None
     normalised = key == "momentum_buffer" and "square_avg" in state  # RMSprop's has been divided already

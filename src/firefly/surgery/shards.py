@@ -1,0 +1,270 @@
+"""Models that torch's `fully_shard` (FSDP2) has spread over the ranks: whole on each for a growth, then sharded again.
+
+A rank holds a slice of every parameter, and hooks gather them for a forward. `whole` puts the gathered parameters into
+the model and the hooks aside. If nothing has grown, all that was there comes back as it was. Else the modules are
+sharded anew, with the settings they had, and the optimiser follows; its state is gathered tensor by tensor, and only
+where something has grown (`gather_whole`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from firefly.errors import FireflyError
+from firefly.ranks.talk import explained
+from firefly.surgery.guard import unbroken
+from firefly.surgery.swap import exchanged
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+COPIED = (  # what may have been set on a unit since it was made
+    "reduce_grads",
+    "all_reduce_grads",
+    "reshard_after_backward",
+    "gradient_divide_factor",
+    "force_sum_reduction_for_comms",
+    "unshard_in_backward",
+    "reduce_scatter_unused_params",
+)
+Optimizer = torch.optim.Optimizer
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """What one call of `fully_shard` took together."""
+
+    modules: tuple[nn.Module, ...]
+    state: Any
+
+    @property
+    def groups(self) -> list[Any]:
+        several = getattr(self.state, "_fsdp_param_groups", None)  # since torch 2.12 or so
+        found = [self.state._fsdp_param_group] if several is None else several
+        return [group for group in found if group is not None]
+
+
+@dataclass(eq=False)
+class Shards:
+    """What was sharded, and how many bytes of it lay on this rank."""
+
+    units: list[Unit] = field(default_factory=list)
+    before: int = 0
+    during: int = 0
+    after: int = 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        sizes = [f"{size / 2**20:.3g} MB" for size in (self.before, self.during, self.after)]
+        text = "sharded: parameters and optimizer state took {} on this rank, {} while they were whole, {} afterwards"
+        return (text.format(*sizes),) if self.units else ()
+
+
+@contextmanager
+def whole(model: nn.Module, optimizer: Optimizer | None = None) -> Iterator[Shards]:
+    """Inside the block the model is an ordinary one, the same on every rank; afterwards it is sharded as before."""
+    shards = Shards(find_units(model))
+    if not shards.units:
+        yield shards
+        return
+    check_units(shards.units)
+    shards.before = count_bytes(model, optimizer)
+    gathered = gather_parameters(model)
+    places = [(m._parameters, key, gathered[p]) for m, key, p in list_places(model) if p in gathered]
+    grown: dict[tuple[nn.Module, str], nn.Parameter] = {}
+    with exchanged([*places, *set_aside(shards.units)]):
+        rekey(optimizer, gathered)
+        shards.during = count_bytes(model, optimizer)
+        try:
+            yield shards
+        finally:
+            if any(not same(store, key, one) for store, key, one in places):
+                grown = {(module, key): parameter for module, key, parameter in list_places(model)}
+            else:
+                rekey(optimizer, {one: own for own, one in gathered.items()})
+    if grown:
+        with unbroken():
+            shard_anew(model, shards.units, grown, optimizer)
+    shards.after = count_bytes(model, optimizer)
+
+
+def same(store: Mapping[str, Any], key: str, parameter: nn.Parameter) -> bool:
+    return store[key] is parameter
+
+
+def find_units(model: nn.Module) -> list[Unit]:
+    """The units of a sharded model, the innermost first; none if it is not sharded."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return []
+    from torch.distributed.fsdp import FSDPModule
+
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    states = {id(one): one for one in (module._get_fsdp_state() for module in reversed(sharded))}
+    return [Unit(tuple(state._modules), state) for state in states.values()]
+
+
+def check_units(units: list[Unit]) -> None:
+    """Refuse what could not be sharded again as it was."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+    from torch.distributed.tensor import Replicate, Shard
+
+    for unit in units:
+        for module in unit.modules:
+            module.reshard()  # type: ignore[operator]
+        for group in unit.groups:
+            if isinstance(group.offload_policy, CPUOffloadPolicy):
+                raise FireflyError("a model whose shards are offloaded to the CPU cannot grow: shard it without that")
+            for one in group.fsdp_params:
+                spread = one.sharded_param
+                usual = all(isinstance(place, Replicate) or place == Shard(0) for place in spread.placements)
+                if not usual or spread.device_mesh != group.mesh_info.mesh:
+                    raise FireflyError(
+                        f"a parameter of shape {tuple(spread.shape)} is spread as {spread.placements}: only what "
+                        "fully_shard alone spreads, along the first dimension, can grow"
+                    )
+
+
+def list_places(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """Where each parameter stands, tied ones everywhere."""
+    return [(module, key, p) for module in model.modules() for key, p in module._parameters.items() if p is not None]
+
+
+def gather_whole(value: Any) -> Any:
+    """A tensor that is spread over the ranks as one; anything else as it is. All ranks must ask."""
+    if not hasattr(value, "full_tensor"):
+        return value
+    with explained(), torch.no_grad():
+        return value.full_tensor()
+
+
+def gather_parameters(model: nn.Module) -> dict[nn.Parameter, nn.Parameter]:
+    """For each parameter that is spread, the whole one, with its gradient."""
+    found = {}
+    for parameter in model.parameters():
+        if hasattr(parameter, "full_tensor"):
+            one = nn.Parameter(gather_whole(parameter.detach()), parameter.requires_grad)
+            one.grad = gather_whole(parameter.grad)
+            found[parameter] = one
+    return found
+
+
+def set_aside(units: list[Unit]) -> list[tuple[Any, str, Any]]:
+    """The classes and hooks of modules that are not sharded."""
+    changes: list[tuple[Any, str, Any]] = []
+    for unit in units:
+        for module in unit.modules:
+            changes.append((module, "__class__", type(module).__mro__[2]))
+            for name in HOOKS:
+                hooks = getattr(module, name)
+                own = type(hooks)((key, hook) for key, hook in hooks.items() if not is_sharding(hook))
+                changes.append((vars(module), name, own))
+    return changes
+
+
+def is_sharding(hook: Any) -> bool:
+    return ".fsdp." in f"{getattr(hook, '__module__', '')}."
+
+
+def rekey(optimizer: Optimizer | None, successors: Mapping[Any, Any]) -> None:
+    """Give the optimiser other parameters for its own; what it remembers stays."""
+    if optimizer is None:
+        return
+    for group in optimizer.param_groups:
+        group["params"] = [successors.get(p, p) for p in group["params"]]
+    for old, new in successors.items():
+        if old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
+
+
+def shard_anew(
+    model: nn.Module,
+    units: list[Unit],
+    grown: Mapping[tuple[nn.Module, str], nn.Parameter],
+    optimizer: Optimizer | None,
+) -> None:
+    """Shard the model with these whole parameters as it was sharded before, and the optimiser's state with it."""
+    from torch.distributed.fsdp import fully_shard
+
+    spread = {name for name, p in model.named_parameters() if hasattr(p, "full_tensor")}
+    for unit in units:
+        dissolve(unit)
+    for (module, key), parameter in grown.items():
+        module._parameters[key] = parameter
+    apart = {p for name, p in model.named_parameters() if name not in spread}
+    names = dict(model.named_parameters())
+    for unit in units:
+        some = {"ignored_params": apart} if apart else {}
+        modules: Any = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
+        fully_shard(modules, **read_settings(unit), **some)
+        made = Unit(unit.modules, unit.modules[0]._get_fsdp_state())  # type: ignore[operator]
+        for old, new in zip(unit.groups, made.groups):
+            for name in COPIED:
+                if hasattr(old, name):
+                    setattr(new, name, getattr(old, name))
+    successors = {names[name]: p for name, p in model.named_parameters()}
+    rekey(optimizer, successors)
+    for parameter in successors.values() if optimizer is not None else ():
+        state = optimizer.state.get(parameter, {})  # type: ignore[union-attr]
+        state.update({key: spread_out(value, parameter) for key, value in state.items()})
+
+
+def read_settings(unit: Unit) -> dict[str, Any]:
+    """What `fully_shard` was called with."""
+    group = unit.groups[0] if unit.groups else None
+    if group is None:
+        return {}
+    after, mesh = group.post_forward_mesh_info, group.mesh_info
+    reshard: Any = after is not None
+    if after is not None and after is not mesh and after.shard_mesh_size != mesh.shard_mesh_size:
+        reshard = after.shard_mesh_size
+    told = {"mesh": mesh.mesh, "mp_policy": group.mp_policy, "offload_policy": group.offload_policy}
+    return told | {"reshard_after_forward": None if unit.state._auto_reshard_after_forward else reshard}
+
+
+def dissolve(unit: Unit) -> None:
+    """Make ordinary modules of a unit's, for good."""
+    from torch.distributed import _composable_state
+    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
+
+    unit.state._pre_forward_hook_handle.remove()
+    unit.state._post_forward_hook_handle.remove()
+    for group in unit.groups:
+        for one in group.fsdp_params:
+            one._post_load_hook_handle.remove()
+        for handles in (
+            group._module_to_pre_save_state_dict_hook_handle,
+            group._module_to_pre_load_state_dict_hook_handle,
+        ):
+            for handle in handles.values():
+                handle.remove()
+    for module in unit.modules:
+        module.__class__ = type(module).__mro__[2]
+        states = vars(module)[STATE_KEY]
+        for key in [key for key, state in states.items() if state is unit.state]:
+            del states[key]
+        vars(module)[REGISTRY_KEY].pop("fully_shard", None)
+        _composable_state._module_state_mapping.pop(module, None)
+
+
+def spread_out(value: Any, parameter: Any) -> Any:
+    """A whole tensor of the optimiser's state, spread as its parameter is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not isinstance(value, Tensor) or hasattr(value, "full_tensor") or not hasattr(parameter, "full_tensor"):
+        return value
+    if not value.ndim or value.shape != parameter.shape:
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def count_bytes(model: nn.Module, optimizer: Optimizer | None) -> int:
+    """Bytes of the parameters and of the optimiser's state that lie on this rank."""
+    states = () if optimizer is None else [v for state in optimizer.state.values() for v in state.values()]
+    tensors = [*model.parameters(), *(value for value in states if isinstance(value, Tensor))]
+    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)

@@ -1,0 +1,113 @@
+"""A model that `fully_shard` has spread over two ranks grows as a whole one does, and is sharded as before afterwards."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import rank_nets as nets
+import torch
+from crew import run_ranks
+from torch import nn
+
+import firefly
+from firefly.surgery.shards import whole
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}  # as in test_growth_on_ranks.py
+EXAMPLE = torch.zeros(2, 6, dtype=torch.float64)
+
+
+def shard(model: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model[0], reshard_after_forward=False)
+    fully_shard([model[4], model[7]])
+    return fully_shard(model)
+
+
+def train(model: nn.Module, optimizer: Any, batches: Any) -> None:
+    model.eval()  # without dropout, and the norms as they are
+    for batch in batches:
+        optimizer.zero_grad()
+        nets.loss(model, batch).backward()
+        optimizer.step()
+    model.train()
+
+
+def gather(value: Any) -> Any:
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def run(model: nn.Module, batches: Any, held: Any) -> tuple[Any, ...]:
+    """Train, preview, train, grow, train, grow again, train; all whole at the end."""
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    grow = functools.partial(
+        firefly.grow, model, nets.loss, batches, held=held, example=EXAMPLE, steps=10, evaluate_on=len(held)
+    )
+    train(model, optimizer, batches[:2])
+    before = list(model.parameters())
+    notes = list(grow(preview=True).notes)
+    same = all(a is b for a, b in zip(before, model.parameters()))
+    for seed in (0, 1):
+        train(model, optimizer, batches[2:4])
+        notes += grow(optimizer=optimizer, seed=seed, budget=firefly.Neurons(4)).notes
+    train(model, optimizer, batches[4:])
+    values = {name: gather(value.detach()) for name, value in model.state_dict().items()}
+    state = [{key: gather(one) for key, one in optimizer.state[p].items()} for p in model.parameters()]
+    return values, state, same, [note for note in notes if "sharded" in note], optimizer
+
+
+def run_sharded(rank: int) -> Any:
+    parts = nets.make_parts(9, 2)
+    model = shard(nets.make_normed())
+    batches = [batch[rank] for batch in parts]
+    values, state, same, notes, optimizer = run(model, batches[:6], batches[6:])
+    local = [(tuple(p.shape), tuple(p.to_local().shape)) for p in model.parameters()]
+    local += [
+        (tuple(v.shape), tuple(v.to_local().shape)) for s in optimizer.state.values() for v in s.values() if v.ndim
+    ]
+    kept = [module._get_fsdp_state() for module in (model[0], model[4], model[7])]
+    settings = kept[0]._auto_reshard_after_forward, kept[1] is kept[2], type(model).__name__, type(model[1]).__name__
+    hooks = [len(module._forward_pre_hooks) for module in model]
+    return values, state, same, notes, local, settings, hooks
+
+
+def test_a_sharded_model_grows_as_a_whole_one() -> None:
+    parts = nets.make_parts(9, 2)
+    values, state, *_ = run(nets.make_normed(), parts[:6], [part for batch in parts[6:] for part in batch])
+    for other in run_ranks(2, run_sharded):
+        assert len(other) == 7, other
+        torch.testing.assert_close(other[0], values, **CLOSE)
+        torch.testing.assert_close(other[1], state, **CLOSE)
+        assert other[2], "a preview leaves the very parameters where they were"
+        assert len(other[3]) == 3 and "MB on this rank" in other[3][0]
+        assert all(part[0] <= (size[0] + 1) // 2 for size, part in other[4])  # a rank holds its half, state included
+        assert other[5] == (False, True, "FSDPSequential", "BatchNorm1d")
+        assert other[6] == [1, 0, 0, 0, 1, 0, 0, 1]
+
+
+def fail(rank: int) -> Any:
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    model, batch = shard(nets.make_normed()), nets.make_parts(1, 2)[0][rank]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    train(model, optimizer, [batch])
+    before = [*model.parameters(), *(s["momentum_buffer"] for s in optimizer.state.values())]
+    told = []
+    with pytest.raises(KeyError, match="mine"), whole(model, optimizer):
+        assert type(model) is nn.Sequential and not hasattr(model[0].weight, "full_tensor")
+        assert optimizer.param_groups[0]["params"][0] is model[0].weight
+        raise KeyError("mine")
+    after = [*model.parameters(), *(s["momentum_buffer"] for s in optimizer.state.values())]
+    told.append(len(before) == len(after) and all(a is b for a, b in zip(before, after)))
+    train(model, optimizer, [batch])
+    told.append(str(firefly.trace(model, EXAMPLE)) == str(firefly.trace(nets.make_normed(), EXAMPLE)))
+    offloaded = fully_shard(nets.make_mlp(), offload_policy=CPUOffloadPolicy(pin_memory=False))
+    with pytest.raises(firefly.FireflyError, match="offloaded"):
+        firefly.trace(offloaded, EXAMPLE)
+    return told
+
+
+def test_what_fails_leaves_the_shards_as_they_were() -> None:
+    assert run_ranks(2, fail) == [[True, True]] * 2
