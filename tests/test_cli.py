@@ -19,6 +19,8 @@ def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> Non
         ["--help"],
         ["demo", "--help"],
         ["grow", "--help"],
+        ["show", "--help"],
+        ["export", "--help"],
         ["reproduce", "--help"],
         ["report", "--help"],
         ["widths", "--help"],

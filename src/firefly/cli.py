@@ -33,6 +33,7 @@ ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the lo
 
   firefly demo                                             one to two minutes: grow a small network
   firefly grow mine:make_model --data mine:make_loaders    train and grow a model of yours
+  firefly show runs/mine                                   what it has grown into; firefly export writes it as ONNX
   firefly reproduce toy                                    an experiment of the paper, measured here
   firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
   firefly report results/toy.jsonl                         the table and the figure of what was measured
@@ -76,6 +77,8 @@ def make_parser() -> ArgumentParser:
 
     add_demo(add)
     add_grow(add)
+    add_show(add)
+    add_export(add)
     add_reproduce(add)
     add_report(add)
     add_widths(add)
@@ -115,6 +118,20 @@ def add_grow(add: Callable[..., ArgumentParser]) -> None:
     from firefly.commands import grow
 
     grow.add_arguments(add("grow", grow.run, "train and grow a model of yours", grow.ABOUT))
+
+
+def add_show(add: Callable[..., ArgumentParser]) -> None:
+    from firefly.commands import show
+
+    show.add_arguments(add("show", show.run, "show what a network has grown into", show.ABOUT))
+
+
+def add_export(add: Callable[..., ArgumentParser]) -> None:
+    from firefly.commands import export
+
+    export.add_arguments(
+        add("export", export.run, "write a grown network for other programs", export.ABOUT), read_shape
+    )
 
 
 # ---- reproduce -------------------------------------------------------------------------------------------------------

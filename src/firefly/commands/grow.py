@@ -92,7 +92,7 @@ def run(args: Namespace) -> None:
     with present_folder():
         work = prepare(args)
         told |= {"batches": count_steps(work.loaders.train), "example": describe_example(work.loaders.example)}
-        told |= {"command": "grow", "device": str(find_device(args.device))}
+        told |= {"command": "grow", "device": str(find_device(args.device)), "flops": work.grower.anatomy.flops()}
         if args.preview:
             preview(work, args.out, told)
         else:

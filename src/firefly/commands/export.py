@@ -1,0 +1,169 @@
+"""`firefly export RUN`: the grown network for other programs, as ONNX or `torch.export`, compared with the model."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from firefly.anatomy.examples import tensors_in
+from firefly.commands.addresses import present_folder
+from firefly.commands.loaders import as_tuple, make_example
+from firefly.commands.runs import load_model, open_run
+from firefly.errors import FireflyError, first_line
+
+ABOUT = """Writes the network of a run so that other programs can run it, reads it back, and compares its answers with
+the model's, on two sizes of batch. The model's code must be found, as it was by firefly grow.
+
+  firefly export runs/mine --to onnx                       runs/mine/model.onnx, compared in onnxruntime
+  firefly export runs/mine --to torch --out mine.pt2       torch.export.load("mine.pt2").module()
+  firefly export checkpoint --to onnx --model mymodels:make --shape 1,3,32,32
+"""
+SUFFIX = {"onnx": ".onnx", "torch": ".pt2"}
+CLOSE = 1e-3  # the largest difference of answers, relative to the largest answer, that rounding explains
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Ask = Callable[[Call], list[Tensor]]
+
+
+def add_arguments(parser: ArgumentParser, read_shape: Callable[[str], tuple[int, ...]]) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or a checkpoint")
+    parser.add_argument("--to", choices=tuple(SUFFIX), required=True, help="onnx, or torch: a file of torch.export")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to (RUN/model.onnx or RUN/model.pt2)")
+    parser.add_argument("--model", metavar="MODULE:FUNCTION", help="makes the model, if the run does not say")
+    shape = "of an input, the batch first; once per input, if the run does not say"
+    parser.add_argument("--shape", type=read_shape, action="append", metavar="N,C,H,W", help=shape)
+    parser.add_argument("--dtype", choices=("float32", "int64"), default="float32", help="of those inputs (float32)")
+
+
+def run(args: Namespace) -> None:
+    found = open_run(args.run)
+    path = args.out or args.run / f"model{SUFFIX[args.to]}"
+    described = [[k, list(one), args.dtype] for k, one in enumerate(args.shape or ())] or found.recipe.get("example")
+    if not described:
+        raise FireflyError(f"{args.run} does not say what its model takes: give --shape, e.g. --shape 1,3,32,32")
+    if not path.parent.is_dir():
+        raise FireflyError(f"--out {path}: there is no folder {path.parent}")
+    with present_folder():
+        model = load_model(found, args.model)
+        worst, batches = export(model, make_example(described), args.to, path)
+    where = "onnxruntime" if args.to == "onnx" else "torch.export"
+    print(f"{path}: {path.stat().st_size:,} bytes, {found.parameters:,} parameters, for batches of {batches}")
+    print(f"its answers in {where} differ from the model's by at most {worst:.2g} of the largest")
+
+
+def export(model: nn.Module, example: Any, to: str, path: Path) -> tuple[float, str]:
+    """Write the file and compare it; the largest relative difference of answers, and for which batches it is."""
+    call = as_call(example)
+    try:
+        answer(model, call)
+    except Exception as error:
+        raise FireflyError(f"the model does not run on its example: {first_line(error)}") from error
+    try:
+        ask = write(model, call, to, path, dynamic=True)
+        worst, batches = max(differ(model, ask, call), differ(model, ask, resize(call))), "any size"
+    except FireflyError:
+        raise
+    except Exception:  # not every model can leave the size of its batches open
+        ask = write(model, call, to, path, dynamic=False)
+        worst, batches = differ(model, ask, call), str(len(next(iter((*call[0], *call[1].values())))))
+    if not worst <= CLOSE:
+        path.unlink(missing_ok=True)
+        raise FireflyError(f"the exported network answers otherwise than the model (by {worst:.2g}): it is not written")
+    return worst, batches
+
+
+def as_call(example: Any) -> Call:
+    return ((), dict(example)) if isinstance(example, Mapping) else (as_tuple(example), {})
+
+
+def resize(call: Call) -> Call:
+    """The same inputs, in a batch of one more."""
+    return tree_map(lambda one: torch.cat([one, one[:1]]) if isinstance(one, Tensor) else one, call)
+
+
+@torch.no_grad()
+def answer(model: Callable[..., Any], call: Call) -> list[Tensor]:
+    return tensors_in(model(*call[0], **call[1]))
+
+
+def write(model: nn.Module, call: Call, to: str, path: Path, dynamic: bool) -> Ask:
+    """Write the file; a function that asks what it holds. Of an open size, torch makes a note on the inputs: copies."""
+    copies = tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, call)
+    try:
+        return (write_onnx if to == "onnx" else write_torch)(model, copies, path, dynamic)
+    except FireflyError:
+        raise
+    except Exception as error:
+        if dynamic:
+            raise
+        raise FireflyError(f"this model cannot be exported to {to}: {first_line(error)}") from error
+
+
+def differ(model: nn.Module, ask: Ask, call: Call) -> float:
+    """The largest difference of the answers, relative to the largest of the model's."""
+    expected, found = answer(model, call), ask(call)
+    if [one.shape for one in expected] != [one.shape for one in found]:
+        raise ValueError("the shapes of the answers differ")
+    pairs = ((a.double(), b.double()) for a, b in zip(expected, found) if a.numel())
+    return max((float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)) for a, b in pairs), default=0.0)
+
+
+def leave_open(call: Call) -> tuple[Any, ...] | dict[str, Any]:
+    """Which dimensions may change: the first of every input."""
+    auto = torch.export.Dim.DYNAMIC
+    args, kwargs = tree_map(lambda one: {0: auto} if isinstance(one, Tensor) else None, call)
+    return kwargs if kwargs else args
+
+
+def write_torch(model: nn.Module, call: Call, path: Path, dynamic: bool) -> Ask:
+    """A file of torch.export, and a function that asks it."""
+    with quiet():
+        program = torch.export.export(model, *call, dynamic_shapes=leave_open(call) if dynamic else None)
+        torch.export.save(program, path)
+        module = torch.export.load(path).module()
+    return lambda given: answer(module, given)
+
+
+def write_onnx(model: nn.Module, call: Call, path: Path, dynamic: bool) -> Ask:
+    """An ONNX file, and a function that asks onnxruntime."""
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch.onnx needs it
+    except ImportError as error:
+        raise FireflyError(f"{error.name} is not installed: pip install firefly-descent[onnx]") from error
+    large = sum(tensor.nbytes for tensor in model.state_dict().values()) > 1.9e9  # one file holds 2 GB
+    how: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": large, "optimize": True}
+    with quiet():
+        shapes = leave_open(call) if dynamic else None
+        torch.onnx.export(model, call[0], str(path), kwargs=call[1] or None, dynamic_shapes=shapes, **how)
+        onnx.checker.check_model(str(path))
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+    def ask(given: Call) -> list[Tensor]:
+        tensors = [one for one in (*given[0], *given[1].values()) if isinstance(one, Tensor)]
+        fed = {slot.name: one.numpy() for slot, one in zip(session.get_inputs(), tensors)}
+        return [torch.as_tensor(one) for one in session.run(None, fed)]
+
+    return ask
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the words of the exporters, which are for their makers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
