@@ -1,4 +1,4 @@
-"""A model that `fully_shard` has spread over two ranks grows as a whole one does, and is sharded as before afterwards."""
+"""A model that `fully_shard` has spread over two ranks grows as a whole one does, and stays as sharded as it was."""
 
 from __future__ import annotations
 

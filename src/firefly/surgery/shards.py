@@ -33,6 +33,7 @@ COPIED = (  # what may have been set on a unit since it was made
     "reduce_scatter_unused_params",
 )
 Optimizer = torch.optim.Optimizer
+Spot = tuple[nn.Module, str]  # where a parameter stands
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ def whole(model: nn.Module, optimizer: Optimizer | None = None) -> Iterator[Shar
     shards.before = count_bytes(model, optimizer)
     gathered = gather_parameters(model)
     places = [(m._parameters, key, gathered[p]) for m, key, p in list_places(model) if p in gathered]
-    grown: dict[tuple[nn.Module, str], nn.Parameter] = {}
+    grown: dict[Spot, nn.Parameter] = {}
     with exchanged([*places, *set_aside(shards.units)]):
         rekey(optimizer, gathered)
         shards.during = count_bytes(model, optimizer)
@@ -182,10 +183,7 @@ def rekey(optimizer: Optimizer | None, successors: Mapping[Any, Any]) -> None:
 
 
 def shard_anew(
-    model: nn.Module,
-    units: list[Unit],
-    grown: Mapping[tuple[nn.Module, str], nn.Parameter],
-    optimizer: Optimizer | None,
+    model: nn.Module, units: list[Unit], grown: Mapping[Spot, nn.Parameter], optimizer: Optimizer | None
 ) -> None:
     """Shard the model with these whole parameters as it was sharded before, and the optimiser's state with it."""
     from torch.distributed.fsdp import fully_shard
@@ -198,9 +196,9 @@ def shard_anew(
     apart = {p for name, p in model.named_parameters() if name not in spread}
     names = dict(model.named_parameters())
     for unit in units:
-        some = {"ignored_params": apart} if apart else {}
+        how: dict[str, Any] = read_settings(unit) | ({"ignored_params": apart} if apart else {})
         modules: Any = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
-        fully_shard(modules, **read_settings(unit), **some)
+        fully_shard(modules, **how)
         made = Unit(unit.modules, unit.modules[0]._get_fsdp_state())  # type: ignore[operator]
         for old, new in zip(unit.groups, made.groups):
             for name in COPIED:
@@ -208,8 +206,9 @@ def shard_anew(
                     setattr(new, name, getattr(old, name))
     successors = {names[name]: p for name, p in model.named_parameters()}
     rekey(optimizer, successors)
-    for parameter in successors.values() if optimizer is not None else ():
-        state = optimizer.state.get(parameter, {})  # type: ignore[union-attr]
+    for one, parameter in successors.items():
+        parameter.grad = spread_out(one.grad, parameter)
+        state = {} if optimizer is None else optimizer.state.get(parameter, {})
         state.update({key: spread_out(value, parameter) for key, value in state.items()})
 
 
@@ -236,11 +235,8 @@ def dissolve(unit: Unit) -> None:
     for group in unit.groups:
         for one in group.fsdp_params:
             one._post_load_hook_handle.remove()
-        for handles in (
-            group._module_to_pre_save_state_dict_hook_handle,
-            group._module_to_pre_load_state_dict_hook_handle,
-        ):
-            for handle in handles.values():
+        for when in ("save", "load"):
+            for handle in getattr(group, f"_module_to_pre_{when}_state_dict_hook_handle").values():
                 handle.remove()
     for module in unit.modules:
         module.__class__ = type(module).__mro__[2]
