@@ -6,9 +6,9 @@ the task, takes its place in the task's list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,7 @@ from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import Kind, New, Split, Unlock, read_neighborhood
 from firefly.stages.capturing import capturing
+from firefly.stages.losses import Loss
 from firefly.training.capture import Step
 from firefly.training.recipe import make_loss, settle
 from firefly.training.resident import Batches, draw, upload
@@ -33,31 +34,34 @@ CANDIDATES = 15  # brand-new ones in every width (app. B.4)
 
 
 def grow_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data) -> None:
-    """One growth, and the lists that belong to it."""
+    """One growth on the training images of the task."""
     recipe = settle(lesson.recipe)
     device, number = torch.device(recipe.device or "cpu"), len(pupil.growths)
     last = bool(recipe.channels_last)
     data = upload(train, device, augment=recipe.augment, cutout=recipe.cutout, channels_last=last)
     batches = Batches(data, draw(data, recipe.batch, recipe.seed + lesson.seed, recipe.epochs + number))
-    model = pupil.model.train()
     with capturing(Step if device.type == "cuda" and recipe.graph is not False else None):
-        growth = grow(
-            model,
-            recipe.loss or make_loss(recipe.label_smoothing),
-            batches,
-            example=master.blueprint.example,
-            neighborhood=list_kinds(master, lesson, pupil),
-            budget=lesson.budget,
-            seed=lesson.seed + number,
-            anatomy=master.blueprint.find_anatomy(lesson.classes, pupil.sizes),
-            **lesson.growing,
-        )
+        grow_pupil(master, lesson, pupil, recipe.loss or make_loss(recipe.label_smoothing), batches)
+    pupil.epochs["step one"] += lesson.growing.get("steps", 60) * recipe.batch / len(data)
+
+
+def grow_pupil(master: Master, lesson: Lesson, pupil: Pupil, loss: Loss, batches: Iterable[Any]) -> None:
+    """One growth on these batches, and the lists that belong to it; the network is on the CPU afterwards."""
+    growth = grow(
+        pupil.model.train(),
+        loss,
+        batches,
+        example=master.blueprint.example,
+        neighborhood=list_kinds(master, lesson, pupil),
+        budget=lesson.budget,
+        seed=lesson.seed + len(pupil.growths),
+        anatomy=master.blueprint.find_anatomy(lesson.classes, pupil.sizes),
+        **lesson.growing,
+    )
     settle_lists(master, pupil, growth)
     told = growth.to_dict()
     pupil.growths.append({key: told[key] for key in TOLD})
-    put_back(master.hold(model.cpu(), pupil.lists, pupil.find_unheard(lesson.listen)))
-    steps = lesson.growing.get("steps", 60)
-    pupil.epochs["step one"] += steps * recipe.batch / len(data)
+    put_back(master.hold(pupil.model.cpu(), pupil.lists, pupil.find_unheard(lesson.listen)))
 
 
 TOLD = ("added", "widths", "loss_before", "loss_overgrown", "loss_after", "predicted", "parameters", "seconds")

@@ -89,10 +89,10 @@ def table(rows: list[Row]) -> str:
         epochs = summarise(row["epochs"] for one in steps.values() for row in one)[0]
         shown += [f"{size:,.0f}", f"{size * 4 / 2**20:.2f}", f"{epochs:.0f}"]
         lines.append(f"{name:{wide}}" + "".join(f"{one:>15}" for one in shown))
-    return "\n".join([*lines, *compare_orders(rows)])
+    return "\n".join([*lines, *compare_orders(rows, wide)])
 
 
-def compare_orders(rows: list[Row]) -> list[str]:
+def compare_orders(rows: list[Row], wide: int) -> list[str]:
     """The same tasks in the first quarter and in the second half of the order, paired by task."""
     ways = max(row["ways"] for row in rows)
     still = [one | {"config": {**one["config"], "rotate": 0}} for one in map(complete, rows)]
@@ -108,12 +108,12 @@ def compare_orders(rows: list[Row]) -> list[str]:
         if both:
             gains = cell([late - early for early, late in both])
             means = (summarise(values)[0] for values in zip(*both))
-            lines.append(f"{name:32}{len(both):>15}" + "".join(f"{mean:15.2f}" for mean in means) + f"{gains:>15}")
+            lines.append(f"{name:{wide}}{len(both):>15}" + "".join(f"{mean:15.2f}" for mean in means) + f"{gains:>15}")
     places = (
         f"the same tasks at places 1 to {ways // 4} and {ways // 2 + 1} to {ways}, as soon as they are learnt, per cent"
     )
     heads = "".join(f"{head:>15}" for head in ("tasks", "early", "late", "late - early"))
-    return ["", places, " " * 32 + heads, *lines] if lines else []
+    return ["", places, " " * wide + heads, *lines] if lines else []
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
