@@ -11,15 +11,9 @@ One JSON line a network goes to `--out` as soon as it is trained. The test image
 """
 
 import argparse
-import json
 import math
-import multiprocessing
 import os
-import platform
-import subprocess
 import time
-import traceback
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,8 +22,10 @@ from typing import Any
 import torch
 from pays_grower import NEIGHBORHOODS, Grower
 from pays_networks import SGD, START, TASKS, Task
+from pool import run_jobs
 
 import firefly
+from firefly.experiments.rows import append
 from firefly.training import evaluate, fit
 
 UNGROWN = ("fixed", "short", "small")
@@ -154,7 +150,6 @@ def run_job(job: Job) -> dict[str, Any]:
         "shared": job.shared,
         "device": torch.cuda.get_device_name() if job.device == "cuda" else "cpu",
         "config": {**asdict(recipe), **options, **settings, "images": count, "held": apart},
-        "versions": list_versions(),
     }
 
 
@@ -181,15 +176,6 @@ def make_schedule(recipe: Recipe, epochs: int) -> Any:
         return ramp * 0.5 * (1 + math.cos(math.pi * done))
 
     return factor
-
-
-@cache
-def list_versions() -> dict[str, Any]:
-    here = Path(__file__).parent
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
-    commit = os.environ.get("FIREFLY_COMMIT") or found.stdout.strip() or "unknown"
-    cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
-    return {"code": commit, "torch": torch.__version__, "cudnn": cudnn, "python": platform.python_version()}
 
 
 def parse() -> argparse.Namespace:
@@ -232,29 +218,13 @@ def main() -> None:
         for seed in how.seeds
         for words in list_tries(how)
     ]
-    begun = time.monotonic()
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(how.jobs, mp_context=spawn) as pool:
-        running = {}
-        while todo or running:
-            while todo and len(running) < how.jobs and time.monotonic() - begun < 60 * how.minutes:
-                job = todo.pop(0)
-                running[pool.submit(run_job, job)] = job
-            if not running:
-                break
-            done = next(as_completed(running))
-            job = running.pop(done)
-            try:
-                row = done.result()
-            except Exception as error:  # one network that fails must not take the others with it
-                traceback.print_exception(error)
-                print(f"failed: {job.words} seed {job.seed}: {type(error).__name__}: {error}", flush=True)
-                continue
-            show(row)
-            if how.out:
-                how.out.parent.mkdir(parents=True, exist_ok=True)
-                with how.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+
+    def finish(job: Job, row: dict[str, Any]) -> None:
+        show(row)
+        if how.out:
+            append(how.out, row)
+
+    run_jobs(todo, run_job, finish, how.jobs, how.minutes)
 
 
 if __name__ == "__main__":

@@ -66,3 +66,11 @@ def test_what_an_older_version_did_not_count_is_refused(tmp_path: Path) -> None:
     (tmp_path / "growth.json").write_text(json.dumps({"growth_seconds": 1.0}))
     with pytest.raises(FireflyError, match="older version"):
         notes.read_note(tmp_path)
+
+
+def test_a_copy_without_history_is_told_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "find_commit", lambda package: None)
+    monkeypatch.setenv("FIREFLY_COMMIT", "abc123")
+    list_versions.cache_clear()
+    assert list_versions()["commit"] == "abc123"
+    list_versions.cache_clear()

@@ -1,7 +1,11 @@
-"""What a row was measured with: the versions of this package and of what computes."""
+"""What a row was measured with: the versions of this package and of what computes.
+
+Where the checkout has no history (a copy on another machine), the environment's FIREFLY_COMMIT says the commit.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -22,7 +26,7 @@ def list_versions() -> dict[str, str | None]:
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return {
         "firefly": version,
-        "commit": find_commit(Path(firefly.__file__).resolve().parent),
+        "commit": find_commit(Path(firefly.__file__).resolve().parent) or os.environ.get("FIREFLY_COMMIT"),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cudnn": None if cudnn is None else str(cudnn),

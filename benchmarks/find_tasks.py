@@ -1,0 +1,190 @@
+"""The tasks of `find_pays.py`: a full network, the size to reach, its data, and how all networks of it are trained."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pydoc_data.topics import topics
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pays_networks import ResNet
+from torch import Tensor, nn
+
+import firefly
+from firefly.training import Recipe, evaluate
+from firefly.training.resident import upload
+from firefly.vision import data, digits, models
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Block(nn.Module):
+    """Causal attention and an MLP, each behind a layer norm; heads and the MLP's width are its own."""
+
+    def __init__(self, width: int, heads: int, each: int, hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, heads * each) for _ in range(3))
+        self.out = nn.Linear(heads * each, width)
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, _ = x.shape
+        h = self.norm1(x)
+        q, k, v = (part(h).view(batch, time, self.heads, -1).transpose(1, 2) for part in (self.q, self.k, self.v))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, time, -1))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """A small one that reads letters."""
+
+    def __init__(self, width: int = 128, depth: int = 4, heads: int = 8, letters: int = 100, time: int = 128) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Embedding(letters, width), nn.Embedding(time, width)
+        self.blocks = nn.ModuleList(Block(width, heads, 16, 4 * width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, letters, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As GPT-2 draws them."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, letters: Tensor) -> Tensor:
+        x = self.embed(letters) + self.place(torch.arange(letters.shape[1], device=letters.device))
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.head(self.norm(x))
+        return out
+
+
+def read_text(time: int = 128) -> Pair:
+    """The manual that comes with Python, `pydoc_data.topics`, in stretches; for each letter the one after it."""
+    text = "\n".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore")
+    letters = torch.tensor(list(text)).clamp(31, 126) - 31  # 31 for the end of a line and other signs
+    whole = letters[: len(letters) // time * time + 1] if len(letters) % time else letters[: 1 - time]
+    return whole[:-1].view(-1, time), whole[1:].view(-1, time)
+
+
+def take_apart(pair: Any, count: int) -> tuple[Pair, Pair]:
+    """The last ones are set apart."""
+    return (pair[0][:-count], pair[1][:-count]), (pair[0][-count:], pair[1][-count:])
+
+
+def load_images(name: str, held: int) -> Callable[[bool], tuple[Any, Any]]:
+    def load(test: bool) -> tuple[Any, Any]:
+        train = data.load(name)
+        return (train, data.load(name, split="test")) if test else data.hold_out(train, held)
+
+    return load
+
+
+def load_digits(test: bool) -> tuple[Any, Any]:
+    images, labels, test_images, test_labels = digits.load()
+    return ((images, labels), (test_images, test_labels)) if test else take_apart((images, labels), 500)
+
+
+def load_text(test: bool) -> tuple[Any, Any]:
+    if test:
+        raise SystemExit("gpt-text has no test set: its text is split once, into training and held-out stretches")
+    return take_apart(read_text(), 360)
+
+
+def make_digits() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32 * 4, 10)),
+    )
+
+
+def sum_text(model: nn.Module, batch: Pair) -> Tensor:
+    return F.cross_entropy(model(batch[0]).float().flatten(0, 1), batch[1].flatten())
+
+
+def make_sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr, 0.9, nesterov=True, weight_decay=5e-4)
+
+
+def make_adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """`share` of the full network's parameters is the size; `start` are the widths that the finder begins with."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    load: Callable[[bool], tuple[Any, Any]]  # whether the test set is wanted: training data, what to measure on
+    example: Tensor
+    share: float
+    start: float  # up to 1 a share of each width, else neurons of each
+    recipe: Recipe
+    optimizer: Callable[[Any, float], torch.optim.Optimizer] = make_sgd
+    kinds: tuple[Any, ...] = (firefly.Split(), firefly.New())
+
+    @property
+    def alike(self) -> bool:
+        """Whether its widths are of one kind, so that all can have the same number of neurons."""
+        return not self.name.startswith("gpt")
+
+
+@torch.no_grad()
+def judge(task: Task, model: nn.Module, held: Any) -> dict[str, float]:
+    """Accuracy and loss on what was set apart; of text the loss per letter."""
+    if task.recipe.loss is None:
+        score = evaluate(model, held)
+        return {"accuracy": score.accuracy, "loss": score.loss}
+    place = next(model.parameters()).device
+    resident = upload(held, place)
+    model.eval()
+    parts = zip(resident.images.split(120), resident.labels.split(120))
+    losses = [(task.recipe.loss(model, (x, y)) * len(x)).item() for x, y in parts]
+    return {"loss": sum(losses) / len(resident)}
+
+
+@cache
+def load_task(name: str, test: bool) -> tuple[Any, Any]:
+    return TASKS[name].load(test)
+
+
+CIFAR = torch.zeros(2, 3, 32, 32)
+SHARED = {"epochs": 60, "batch": 256, "lr": 0.2}
+WIDE = (firefly.Split(1.0), firefly.New(50, epsilon=0.03))  # as `firefly reproduce wider-vgg19` has them
+IMAGES = load_images("cifar10", 10_000)
+VGG19 = Task("vgg19-4", lambda: models.vgg19(widths="full"), IMAGES, CIFAR, 0.04, 16, Recipe(**SHARED), kinds=WIDE)
+TASKS = {
+    task.name: task
+    for task in (
+        VGG19,
+        Task("vgg19-6", VGG19.make, IMAGES, CIFAR, 0.062, 16, Recipe(**SHARED), kinds=WIDE),
+        Task("resnet20", lambda: ResNet([16, 32, 64], 3, 3), IMAGES, CIFAR, 0.5, 0.25, Recipe(**SHARED)),
+        Task(
+            "gpt-text",
+            GPT,
+            load_text,
+            torch.zeros(2, 128, dtype=torch.int64),
+            0.5,
+            0.25,
+            Recipe(20, batch=32, lr=2e-3, augment=False, loss=sum_text),
+            make_adam,
+        ),
+        Task(
+            "digits",
+            make_digits,
+            load_digits,
+            torch.zeros(2, 1, 14, 14),
+            0.4,
+            0.25,
+            Recipe(6, batch=64, lr=0.05, augment=False),
+        ),
+    )
+}

@@ -1,0 +1,46 @@
+"""Jobs beside each other in processes of their own, for the benchmarks that train many networks on one GPU.
+
+On a GPU start CUDA's multi-process service before (`nvidia-cuda-mps-control -d`); seconds mean little then.
+"""
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any, TypeVar
+
+Job = TypeVar("Job")
+
+
+def run_jobs(
+    todo: list[Job],
+    work: Callable[[Job], Any],
+    finish: Callable[[Job, Any], None],
+    processes: int = 1,
+    minutes: float = float("inf"),
+    is_ready: Callable[[Job], bool] = lambda job: True,
+) -> tuple[int, int]:
+    """Do what can be done, in order, and begin nothing after so many minutes; how many are left, and how many failed.
+
+    One that fails is told and does not take the others with it.
+    """
+    todo, begun, failed = list(todo), time.monotonic(), 0
+    running: dict[Future[Any], Job] = {}
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        while todo or running:
+            late = time.monotonic() - begun > 60 * minutes
+            while len(running) < processes and not late and (job := next(filter(is_ready, todo), None)) is not None:
+                todo.remove(job)
+                running[pool.submit(work, job)] = job
+            if not running:
+                break
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(done)
+                try:
+                    finish(job, done.result())
+                except Exception as error:
+                    traceback.print_exception(error)
+                    print(f"failed: {job}: {type(error).__name__}: {error}", flush=True)
+                    failed += 1
+    return len(todo), failed
