@@ -27,6 +27,7 @@ EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(
     "continual": "firefly.experiments.continual:CONTINUAL",
     "continual-10": "firefly.experiments.continual:CONTINUAL_10",
     "continual-20": "firefly.experiments.continual:CONTINUAL_20",
+    "nas": "firefly.experiments.nas",
 }
 
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
@@ -82,6 +83,7 @@ def make_parser() -> ArgumentParser:
     add_reproduce(add)
     add_report(add)
     add_widths(add)
+    add_nas(add)
     add_data(add)
     return parser
 
@@ -165,6 +167,28 @@ def find_experiment(name: str) -> Any:
         raise FireflyError(f"there is no experiment {name!r}; known so far: {', '.join(EXPERIMENTS)}")
     module, _, part = EXPERIMENTS[name].partition(":")
     return getattr(import_module(module), part) if part else import_module(module)
+
+
+# ---- nas -------------------------------------------------------------------------------------------------------------
+
+
+NAS = """Cells of an image network are searched by growing all operations on all edges; those that grow most win.
+
+  firefly nas search --quick       the whole way on a CPU in a minute or two; without --quick on CIFAR-10
+  firefly nas evaluate --quick     what was found beside random, permuted, plain and DARTS' cells
+  firefly nas agreement            whether searches of several seeds agree, against chance
+"""
+
+
+def add_nas(add: Callable[..., ArgumentParser]) -> None:
+    parser = add("nas", run_nas, "search cells by growing, and evaluate them", NAS)
+    parser.add_argument("options", nargs=REMAINDER, metavar="...", help="one of these commands, and its options")
+
+
+def run_nas(args: Namespace) -> int:
+    from firefly.experiments import nas
+
+    return nas.main(args.options)
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------

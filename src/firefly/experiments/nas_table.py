@@ -1,0 +1,93 @@
+"""The table and the figure of cell search (Table 1): the errors of all cells, and how sure the differences are."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from pathlib import Path
+
+from firefly.errors import FireflyError
+from firefly.experiments.curves import summarise
+from firefly.experiments.rows import Row, accuracy
+from firefly.report.palette import find_colour, name_method
+
+ORDER = ("firefly", "firefly-asleep", "permuted", "random", "plain", "darts", "darts-v1", "pc-darts", "p-darts")
+
+
+def group(rows: list[Row]) -> dict[str, list[Row]]:
+    """The trained networks by method, Firefly first."""
+    found: dict[str, list[Row]] = {name: [] for name in ORDER}
+    for row in rows:
+        if row.get("final"):
+            found.setdefault(row["method"], []).append(row)
+    return {name: mine for name, mine in found.items() if mine}
+
+
+def mean_by_cell(rows: list[Row]) -> list[float]:
+    """The error of every different cell, in per cent: the mean over the seeds of its training."""
+    cells: dict[str, list[float]] = {}
+    for row in rows:
+        cells.setdefault(str(row["genotype"]["cells"]), []).append(100 * (1 - accuracy(row)))
+    return [sum(errors) / len(errors) for errors in cells.values()]
+
+
+def table(rows: list[Row]) -> str:
+    """A line per method and setting; the difference to Firefly in standard errors of both."""
+    lines = []
+    settings = list(dict.fromkeys((row["dataset"], str(row["config"])) for row in rows if row.get("final")))
+    for dataset, config in settings:
+        mine = [row for row in rows if row.get("final") and (row["dataset"], str(row["config"])) == (dataset, config)]
+        lines += tabulate(dataset, mine)
+    return "\n".join(lines) or "nothing measured yet"
+
+
+def tabulate(dataset: str, rows: list[Row]) -> list[str]:
+    first, groups = rows[0], group(rows)
+    how = first["config"]
+    where = "held-out training images" if "held_accuracy" in first else "test images"
+    lines = [
+        f"{dataset}, {how['cells']} cells, {first['epochs']} epochs: errors on {where} in per cent, "
+        "means over cells and seeds ± standard error over cells",
+        f"{'':24}{'cells':>8}{'networks':>10}{'parameters':>13}{'error':>16}{'Firefly lower by':>20}",
+    ]
+    ours = mean_by_cell(groups["firefly"]) if "firefly" in groups else []
+    for name, mine in groups.items():
+        errors = mean_by_cell(mine)
+        mean, error, number = summarise(errors)
+        size = sum(row["parameters"] for row in mine) / len(mine)
+        shown = f"{mean:.2f}" + (f" ± {error:.2f}" if number > 1 else "")
+        apart = compare(ours, errors) if ours and name != "firefly" else ""
+        lines.append(f"{name_method(name):24}{number:>8}{len(mine):>10}{size:>13,.0f}{shown:>16}{apart:>20}")
+    return lines
+
+
+def compare(ours: list[float], others: list[float]) -> str:
+    """How much lower our error is, and in how many standard errors, where there are several of both."""
+    (mine, error, count), (theirs, other, number) = summarise(ours), summarise(others)
+    sure = math.hypot(error, other)
+    apart = f" ({(theirs - mine) / sure:+.1f} s.e.)" if min(count, number) > 1 and sure else ""
+    return f"{theirs - mine:+.2f}{apart}"
+
+
+def plot(rows: list[Row], path: Path | str) -> Path:
+    """The error of every network, a column per method."""
+    if find_spec("matplotlib") is None:
+        raise FireflyError("figures need matplotlib: pip install 'firefly-descent[report]'")
+    from matplotlib.figure import Figure
+
+    groups = group(rows)
+    figure = Figure(figsize=(1.5 + 1.1 * max(len(groups), 2), 3.6), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, mine) in enumerate(groups.items()):
+        errors = [100 * (1 - accuracy(row)) for row in mine]
+        spread = [place + 0.08 * (k - (len(errors) - 1) / 2) for k in range(len(errors))]
+        axes.scatter(spread, errors, color=find_colour(name), s=22)
+        mean = sum(errors) / len(errors)
+        axes.plot([place - 0.3, place + 0.3], [mean, mean], color=find_colour(name), linewidth=2)
+    axes.set_xticks(range(len(groups)), [name_method(name) for name in groups], rotation=20)
+    axes.set_ylabel("error (%)")
+    axes.grid(alpha=0.3, axis="y")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path.with_suffix(".png"), dpi=150)
+    return path.with_suffix(".png")
