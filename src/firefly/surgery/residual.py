@@ -167,7 +167,7 @@ def draw(layer: Residual, name: str, shape: Sequence[int], generator: torch.Gene
 
 
 def describe(model: nn.Module) -> list[dict[str, Any]]:
-    """Each layer as plain JSON, enough to put it there again."""
+    """Each layer that was put into the model, as plain JSON, enough to put it there again; others are its own."""
     return [
         {
             "path": path,
@@ -179,6 +179,7 @@ def describe(model: nn.Module) -> list[dict[str, Any]]:
             "dtype": str(layer.make.weight.dtype).removeprefix("torch."),
         }
         for path, layer in find_layers(model).items()
+        if f".{NAME}." in path
     ]
 
 
