@@ -8,7 +8,7 @@ from firefly.anatomy.examples import Call, Examples
 from firefly.anatomy.register import register
 from firefly.anatomy.tracing import trace
 from firefly.anatomy.widths import Anatomy, Width
-from firefly.checkpoint import architecture, load, rebuild, save
+from firefly.checkpoint import architecture, carry_architecture, load, rebuild, save
 from firefly.depth import deepen
 from firefly.descent import Firefly, grow
 from firefly.errors import FireflyError
@@ -44,6 +44,7 @@ __all__ = [
     "alone",
     "architecture",
     "baselines",
+    "carry_architecture",
     "deepen",
     "find",
     "grow",

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from firefly.checkpoint.explained import check_growth
 from firefly.checkpoint.forms import ARCHITECTURE, check_form
-from firefly.checkpoint.model import check_names, find_sizes, find_ties, resize_model
+from firefly.checkpoint.model import check_names, find_sizes, find_ties, set_data, set_sizes
 from firefly.checkpoint.packing import Json, Tensors
 from firefly.errors import FireflyError
 from firefly.surgery import residual
@@ -70,9 +70,9 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
     """Make a freshly constructed `model`, in place, the grown one that `architecture` describes, and return it.
 
     Its tensors have the sizes of the grown model then, and values to begin with: load the saved ones with
-    `load_state_dict`, or train it as it is. Make the optimiser afterwards. A model that has grown on since becomes what
-    it was then. With `strict=False` parts that only one of the two has, such as another head, are left as they are.
-    After an error the model is as it was.
+    `load_state_dict`, or train it as it is. An optimiser made before stays valid if it has made no step. A model that
+    has grown on since becomes what it was then. With `strict=False` parts that only one of the two has, such as another
+    head, are left as they are. After an error the model is as it was.
     """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"rebuild takes an nn.Module, not {type(model).__name__}")
@@ -86,7 +86,11 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
         larger = draw_tensors(model, state, saved["shapes"])
         if not is_earlier(saved, model):
             check_growth(model, state, saved["attributes"], larger)
-        resize_model(model, state, saved["attributes"], larger, undo)
+        for name, old in state.items():  # the same parameters, so that an optimiser that holds them need not know
+            if old.shape != larger[name].shape:
+                undo.callback(set_data, old, old.data)
+                old.data, old.grad = larger[name], None
+        set_sizes(model, saved["attributes"], undo)
         set_history(model, saved["history"], undo)
         undo.pop_all()
     return model

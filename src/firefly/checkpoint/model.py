@@ -13,11 +13,14 @@ from firefly.checkpoint.packing import Json, Tensors
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.swap import renew, set_size
 
+CARRIED = "firefly_architecture"  # the name in a state_dict of the architecture that it carries
+
 
 def collect_state(model: nn.Module) -> Tensors:
     """The model's state_dict, as the very tensors that its modules hold."""
     state = dict(model.state_dict(keep_vars=True))
     held = {id(tensor) for module in model.modules() for tensor in (module._parameters | module._buffers).values()}
+    state = {name: value for name, value in state.items() if not name.endswith(CARRIED)}
     for name, value in state.items():
         if not isinstance(value, Tensor):
             kind = type(value).__name__
@@ -76,19 +79,22 @@ def refuse(what: str, names: Iterable[str]) -> None:
 
 
 @torch.no_grad()
-def resize_model(
-    model: nn.Module, state: Tensors, attributes: Json, weights: Tensors, undo: ExitStack
-) -> dict[int, Tensor]:
-    """Put larger tensors where they grew, and set the sizes; returns {id of a small tensor: the one in its place}."""
+def renew_tensors(model: nn.Module, state: Tensors, weights: Tensors, undo: ExitStack) -> dict[int, Tensor]:
+    """Put larger tensors where they grew; returns {id of a small tensor: the one in its place}."""
     grown = {id(old): (old, weights[name]) for name, old in state.items() if old.shape != weights[name].shape}
     renewed = {key: renew(*pair) for key, pair in grown.items() if not is_lazy(pair[0])}
-    for path, module in model.named_modules(remove_duplicate=False):
+    for module in model.modules():
         for name, old in (module._parameters | module._buffers).items():
             if id(old) in renewed:
                 set_attribute(module, name, renewed[id(old)], undo)
+    return renewed
+
+
+def set_sizes(model: nn.Module, attributes: Json, undo: ExitStack) -> None:
+    """Set the whole numbers on the modules that grew along."""
+    for path, module in model.named_modules(remove_duplicate=False):
         for name, value in find_new_sizes(module, attributes.get(path, {})).items():
             set_attribute(module, name, value, undo)
-    return renewed
 
 
 def fill_model(model: nn.Module, state: Tensors, renewed: dict[int, Tensor], weights: Tensors, undo: ExitStack) -> None:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from firefly.checkpoint.architecture import describe, set_history
 from firefly.checkpoint.archive import publish, read
 from firefly.checkpoint.explained import check_growth
-from firefly.checkpoint.model import check_names, collect_state, fill_model, gather_weights, resize_model
+from firefly.checkpoint.model import check_names, collect_state, fill_model, gather_weights, renew_tensors, set_sizes
 from firefly.checkpoint.optimizer import check_optimizer, insert_layers, pack_optimizer, restore_optimizer
 from firefly.checkpoint.packing import Json, Tensors, pack
 from firefly.errors import FireflyError, first_line
@@ -75,7 +75,8 @@ def load(
             check_optimizer(optimizer, state, weights, content["optimizer"])
         if grower is not None:
             restore_grower(grower, content["grower"], undo)
-        renewed = resize_model(model, state, content["attributes"], weights, undo)
+        renewed = renew_tensors(model, state, weights, undo)
+        set_sizes(model, content["attributes"], undo)
         fill_model(model, state, renewed, weights, undo)
         set_history(model, content["history"], undo)
         if optimizer is not None:
