@@ -17,7 +17,7 @@ from firefly.neighborhood.kinds import New, Split, Unlock
 from firefly.ranks.talk import alone
 from firefly.ranks.wrap import rewrap
 from firefly.schedule import Every, Milestones, Plateau
-from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters
+from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters, Tied
 from firefly.training import find
 
 __version__ = "0.2.0.dev0"
@@ -39,6 +39,7 @@ __all__ = [
     "Parameters",
     "Plateau",
     "Split",
+    "Tied",
     "Unlock",
     "Width",
     "alone",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from firefly.anatomy.widths import Anatomy, Runs, length
@@ -18,6 +20,10 @@ class Budget:
     """What a growth may cost. Join two with `&`: both hold."""
 
     multiple: ClassVar[int] = 1  # what the grown widths are multiples of
+
+    def ties(self, anatomy: Anatomy, widths: list[str]) -> list[tuple[str, ...]]:
+        """The widths that grow by the same number."""
+        return []
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
         raise NotImplementedError
@@ -38,9 +44,9 @@ class Limit:
     factor: float = 1.0
     once: bool = False  # a term counts as 1 however large it is: a layer is there or not
 
-    def of(self, width: str) -> Limit:
-        """Only the terms that this width has a part in."""
-        mine = (dims for dims in self.terms if any(run.width == width for runs in dims for run in runs))
+    def of(self, widths: Collection[str]) -> Limit:
+        """Only the terms that these widths have a part in."""
+        mine = (dims for dims in self.terms if any(run.width in widths for runs in dims for run in runs))
         return replace(self, terms=tuple(mine))
 
     def cost(self, sizes: Sizes) -> float:
@@ -56,6 +62,9 @@ class Both(Budget):
     @property
     def multiple(self) -> int:  # type: ignore[override]
         return math.lcm(self.first.multiple, self.second.multiple)
+
+    def ties(self, anatomy: Anatomy, widths: list[str]) -> list[tuple[str, ...]]:
+        return self.first.ties(anatomy, widths) + self.second.ties(anatomy, widths)
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
         return self.first.limits(anatomy, widths) + self.second.limits(anatomy, widths)
@@ -131,6 +140,35 @@ class Multiples(Budget):
     def __post_init__(self) -> None:
         if not isinstance(self.multiple, int) or self.multiple < 1:
             raise FireflyError(f"Multiples({self.multiple!r}): needs a whole number of at least 1, such as 8")
+
+    def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
+        return []
+
+
+class Tied(Budget):
+    """Widths that grow by the same number, such as those of equal layers: `Parameters(50_000) & Tied("*.mlp.fc1")`.
+
+    Each pattern, or tuple of names and patterns, is one group; `Tied()` ties those of equal size whose names differ in
+    numbers only. A group takes the best candidates of each of its widths together, or none.
+    """
+
+    def __init__(self, *groups: str | Collection[str]) -> None:
+        self.groups = tuple((group,) if isinstance(group, str) else tuple(group) for group in groups)
+        if not all(isinstance(pattern, str) for group in self.groups for pattern in group):
+            raise FireflyError(f"{self!r}: needs names of widths, or patterns such as '*.mlp.fc1'")
+
+    def __repr__(self) -> str:
+        return f"Tied({', '.join(map(repr, self.groups))})"
+
+    def ties(self, anatomy: Anatomy, widths: list[str]) -> list[tuple[str, ...]]:
+        found: dict[object, list[str]] = {}
+        for name in widths:
+            if not self.groups:
+                found.setdefault((re.sub(r"\d+", "*", name), anatomy[name].size), []).append(name)
+            for group in self.groups:
+                if any(fnmatchcase(name, pattern) for pattern in group):
+                    found.setdefault(group, []).append(name)
+        return [tuple(names) for names in found.values()]
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
         return []

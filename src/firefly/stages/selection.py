@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -77,19 +78,22 @@ def select(ballot: Ballot, everyone: bool = False, power: float = 1.0) -> Chosen
     limits = budget.limits(anatomy, list(gains))
     if not limits:
         raise FireflyError(f"{budget} does not say how much may grow: join it, e.g. firefly.Neurons(64) & {budget}")
-    parts = {name: [limit.of(name) for limit in limits] for name in gains}
-    pool = _bundle(_rank(ballot, everyone, power, limits, parts), sizes, budget.multiple)
+    units = list_units(budget, anatomy, list(gains))
+    parts = {unit: [limit.of(unit) for limit in limits] for unit in units}
+    ranked = _bundle(_rank(ballot, everyone, power, limits, parts), units, sizes, budget.multiple)
+    pool = [bundle for worth, bundle in ranked if worth > 0 or everyone or ballot.everyone]
     given_back: set[str] = set()
     while True:
-        taken, grown, spent = _take([one for one in pool if one[0] not in given_back], sizes, limits, parts)
+        taken, grown, spent = _take([one for one in pool if not given_back & one.keys()], sizes, limits, parts)
         lonely = [name for name in taken if not sizes[name] and grown[name] < LEAST]
         if not lonely:
             break
         given_back.add(min(lonely, key=lambda name: keys[name][taken[name]].sum().item()))
     numbers = {name: torch.tensor(sorted(picks), dtype=torch.long) for name, picks in taken.items() if picks}
     more = {name: budget.multiple - grown[name] % budget.multiple for name in gains}
-    room = any(_fits(spent, _price(name, grown, parts, more[name]), limits) for name in gains)
-    note = f"only {sum(len(p) for _, p, _ in pool)} candidates lower the loss, so the budget is not used up"
+    room = any(_fits(spent, _price({n: more[n] for n in unit}, grown, parts), limits) for unit in units)
+    count = sum(len(picks) for bundle in pool for picks, _ in bundle.values())
+    note = f"only {count} candidates lower the loss, so the budget is not used up"
     if given_back:
         note = f"dormant layers that gave back what they got, as a new layer needs {LEAST} neurons: {len(given_back)}"
     elif not any(bool(gain.any()) for gain in gains.values()) and not numbers:
@@ -107,71 +111,83 @@ NO_GRADIENT = (
 )
 
 
-def _rank(
-    ballot: Ballot, everyone: bool, power: float, limits: list[Limit], parts: Mapping[str, list[Limit]]
-) -> list[Row]:
-    """Who may be taken, best first."""
-    sizes = ballot.anatomy.sizes()
-    load = {
-        name: sum(cost / limit.allowed for cost, limit in zip(_price(name, sizes, parts), limits) if not limit.once)
-        for name in ballot.gains
-    }
-    rows = []
-    for name, key in ballot.keys.items():
-        whole = everyone or ballot.everyone
-        allowed = ballot.standing[name] if whole else ballot.standing[name] & (ballot.gains[name] > 0)
-        worth, adds = key.tolist(), ballot.adds[name].tolist()
-        cost = max(load[name], 1e-30) ** power
-        rows += [(worth[i] / (adds[i] * cost), name, i, adds[i]) for i in allowed.nonzero().flatten().tolist()]
-    return sorted(rows, key=lambda row: -row[0])
+def list_units(budget: Budget, anatomy: Anatomy, widths: list[str]) -> list[tuple[str, ...]]:
+    """The widths that grow together, each by itself if nothing ties it to others."""
+    found: list[set[str]] = []
+    for tie in [*budget.ties(anatomy, widths), *((name,) for name in widths)]:
+        joined = set(tie).union(*(one for one in found if one & set(tie)))
+        found = [one for one in found if not one & joined] + [joined]
+    return [tuple(name for name in widths if name in one) for one in found]
 
 
 Row = tuple[float, str, int, int]  # worth per cost, width, slot, neurons that it brings
-Bundle = tuple[str, list[int], int]  # candidates of one width that are taken together, neurons that they bring
+Unit = tuple[str, ...]  # widths that grow together
+Bundle = dict[str, tuple[list[int], int]]  # per width the candidates that are taken together, neurons that they bring
 
 
-def _bundle(ranked: list[Row], sizes: Sizes, multiple: int) -> list[Bundle]:
-    """Candidates, best first, in bundles that bring their width to the next multiple, and those best first by mean."""
+def _rank(
+    ballot: Ballot, everyone: bool, power: float, limits: list[Limit], parts: Mapping[Unit, list[Limit]]
+) -> list[Row]:
+    """Who may be taken, best first; of widths that are tied also those that others have to make up for."""
+    sizes = ballot.anatomy.sizes()
+    rows = []
+    for unit in parts:
+        price = _price(dict.fromkeys(unit, 1), sizes, parts)
+        load = sum(cost / limit.allowed for cost, limit in zip(price, limits) if not limit.once) / len(unit)
+        cost = max(load, 1e-30) ** power
+        for name in unit:
+            whole = everyone or ballot.everyone or len(unit) > 1
+            allowed = ballot.standing[name] if whole else ballot.standing[name] & (ballot.gains[name] > 0)
+            worth, adds = ballot.keys[name].tolist(), ballot.adds[name].tolist()
+            rows += [(worth[i] / (adds[i] * cost), name, i, adds[i]) for i in allowed.nonzero().flatten().tolist()]
+    return sorted(rows, key=lambda row: -row[0])
+
+
+def _bundle(ranked: list[Row], units: list[Unit], sizes: Sizes, multiple: int) -> list[tuple[float, Bundle]]:
+    """Candidates in bundles that bring their widths to the next multiple, with their mean worth, best first."""
     rows: dict[str, list[Row]] = {}
     for row in ranked:
         rows.setdefault(row[1], []).append(row)
-    found = []
-    for name, mine in rows.items():
-        part: list[Row] = []
-        size = sizes[name]
-        for row in mine:
-            part.append(row)
-            size += row[3]
-            if size % multiple == 0:
-                mean = sum(one[0] for one in part) / len(part)
-                found.append((mean, name, [one[2] for one in part], sum(one[3] for one in part)))
-                part = []
-    return [(name, picks, adds) for _, name, picks, adds in sorted(found, key=lambda one: -one[0])]
+    order = {name: place for place, name in enumerate(rows)}
+    found: list[tuple[float, Bundle]] = []
+    for unit in sorted(units, key=lambda unit: min(order.get(name, len(order)) for name in unit)):
+        sums = {name: list(accumulate(row[3] for row in rows.get(name, []))) for name in unit}
+        steps = [{total for total in sums[name] if (sizes[name] + total) % multiple == 0} for name in unit]
+        last = dict.fromkeys(unit, 0)
+        for total in sorted(set.intersection(*steps)):
+            part = {name: rows[name][last[name] : sums[name].index(total) + 1] for name in unit}
+            last = {name: sums[name].index(total) + 1 for name in unit}
+            worth = [row[0] for some in part.values() for row in some]
+            bundle = {name: ([row[2] for row in some], sum(row[3] for row in some)) for name, some in part.items()}
+            found.append((sum(worth) / len(worth), bundle))
+    return sorted(found, key=lambda one: -one[0])
 
 
 def _take(
-    pool: list[Bundle], sizes: Sizes, limits: list[Limit], parts: Mapping[str, list[Limit]]
+    pool: list[Bundle], sizes: Sizes, limits: list[Limit], parts: Mapping[Unit, list[Limit]]
 ) -> tuple[dict[str, list[int]], dict[str, int], list[float]]:
     """The greedy choice, best first, skipping what no longer fits: who is taken, the grown sizes, what it costs."""
     grown, spent, full = dict(sizes), [0.0] * len(limits), set()
     taken: dict[str, list[int]] = {}
-    for name, picks, adds in pool:
-        if (name, adds) in full:
+    for bundle in pool:
+        adds = {name: count for name, (_, count) in bundle.items()}
+        if tuple(adds.items()) in full:
             continue
-        price = _price(name, grown, parts, adds)
+        price = _price(adds, grown, parts)
         if not _fits(spent, price, limits):
-            full.add((name, adds))
+            full.add(tuple(adds.items()))
             continue
-        taken.setdefault(name, []).extend(picks)
-        grown[name] += adds
+        for name, (picks, count) in bundle.items():
+            taken.setdefault(name, []).extend(picks)
+            grown[name] += count
         spent = [s + cost for s, cost in zip(spent, price)]
     return taken, grown, spent
 
 
-def _price(name: str, sizes: Sizes, parts: Mapping[str, list[Limit]], count: int = 1) -> list[float]:
-    """What so many more neurons of this width cost, in every unit that is limited."""
-    more = {**sizes, name: sizes[name] + count}
-    return [part.cost(more) - part.cost(sizes) for part in parts[name]]
+def _price(adds: Mapping[str, int], sizes: Sizes, parts: Mapping[Unit, list[Limit]]) -> list[float]:
+    """What so many more neurons of widths that grow together cost, in every unit that is limited."""
+    more = {**sizes, **{name: sizes[name] + count for name, count in adds.items()}}
+    return [part.cost(more) - part.cost(sizes) for part in parts[tuple(adds)]]
 
 
 def _fits(spent: list[float], price: list[float], limits: list[Limit]) -> bool:
