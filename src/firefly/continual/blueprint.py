@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from firefly.anatomy.examples import bring, run_examples
 from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy, length
+from firefly.continual.ownership import Tensors
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.swap import find_tensor, places, renew, set_size, switched
 from firefly.tensors import Layout, Run
 
 Make = Callable[[int], nn.Module]
-Tensors = dict[str, Tensor]
 Layouts = Mapping[str, Layout]
 
 
@@ -42,6 +42,7 @@ class Blueprint:
     head: Layouts
     others: tuple[str, ...]
     parameters: frozenset[str]  # the rest are buffers
+    shapes: Mapping[str, tuple[int, ...]]  # for two classes
     traced: dict[int, Anatomy] = field(default_factory=dict)  # by the number of classes
 
     @property
@@ -56,9 +57,9 @@ class Blueprint:
     def build(self, classes: int, seed: int = 0) -> nn.Module:
         """The small network for so many classes, its weights drawn from the seed."""
         model = call_make(self.make, classes, seed)
-        shapes = {name: tuple(t.shape) for name, t in list_tensors(model).items() if name not in self.head}
-        known = {name: tuple(t.shape) for name, t in list_tensors(call_make(self.make, 2)).items()}
-        if shapes.keys() | self.head.keys() != known.keys() or any(known[n] != shape for n, shape in shapes.items()):
+        shapes = list_shapes(model)
+        differ = [name for name, shape in self.shapes.items() if shapes.get(name) != shape and name not in self.head]
+        if differ or shapes.keys() != self.shapes.keys():
             raise FireflyError(
                 f"make({classes}) builds other layers than make(2): only the head may depend on the number of classes"
             )
@@ -111,7 +112,7 @@ def read_blueprint(make: Make, example: Any) -> Blueprint:
     others = tuple(name for name in tensors if name not in (*weights, *beside, *heads))
     shared, follow, head = ({name: layouts[name] for name in names} for names in (weights, beside, heads))
     parameters = frozenset(name for name, _ in model.named_parameters())
-    return Blueprint(make, example, anatomy, shared, follow, head, others, parameters)
+    return Blueprint(make, example, anatomy, shared, follow, head, others, parameters, list_shapes(model))
 
 
 def is_shared(layout: Layout) -> bool:
@@ -127,6 +128,10 @@ def lay_plain(name: str, tensor: Tensor) -> Layout:
 def list_tensors(model: nn.Module) -> Tensors:
     """The parameters and buffers by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def list_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in list_tensors(model).items()}
 
 
 def call_make(make: Make, classes: int, seed: int = 0) -> nn.Module:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from firefly.anatomy.widths import length
 from firefly.continual import learning, store
-from firefly.continual.blueprint import Layouts, Make, Tensors, draw_head, list_tensors, read_blueprint
+from firefly.continual.blueprint import Layouts, Make, draw_head, list_tensors, read_blueprint
 from firefly.continual.lock import Held, is_still
-from firefly.continual.ownership import Lists, Task, enlarge, find_heard, find_own, find_places
+from firefly.continual.ownership import Lists, Task, Tensors, enlarge, find_heard, find_own, find_places
 from firefly.continual.picking import Pick
 from firefly.continual.until import Until
 from firefly.descent import BUDGET
