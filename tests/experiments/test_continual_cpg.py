@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from firefly.continual.blueprint import read_blueprint
 from firefly.continual.lock import Held
 from firefly.experiments import continual_cpg
 from firefly.experiments.continual import QUICK
@@ -58,6 +59,18 @@ def test_what_a_task_owns_stays_and_the_size_is_what_they_own(
     if not goal:  # every stage of compaction was good enough
         first = [torch.zeros(seen[0][1].used[name].shape) for name in union.owners]
         assert kept == [one.numel() - round(0.95 * one.numel()) for one in first]
+
+
+def test_tasks_share_what_is_left_of_the_widest_network(make_room: Callable[[Course], Class]) -> None:
+    room = make_room(TINY)
+    blueprint = read_blueprint(lambda classes: room.make(classes, 2), torch.zeros(2, 1, 14, 14))
+    union = Union(room, blueprint, 6)
+    union.widen(4, 0)
+    whole, free = (9 * width + 2 * 9 * width**2 for width in (6, 4))
+    assert union.find_least(5) == pytest.approx(1 - whole / 5 / free)
+    assert union.find_least(1) == 0  # the last one may have all
+    list(union.owners.values())[1][:, :2] = 1
+    assert union.find_least(4) == pytest.approx(1 - (whole - 72) / 4 / (free - 72))
 
 
 def test_a_mask_switches_weights_and_its_gradient_goes_straight_through() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from firefly.experiments.continual_figure import group, plot, table
+from firefly.experiments.continual_figure import plot
+from firefly.experiments.continual_table import group, table
 from firefly.experiments.rows import Row, read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,20 @@ def test_one_order_has_nothing_to_pair_and_rotated_ones_are_not_more_splits() ->
     assert "the same tasks" not in table(make_rows())
     lines = group([row for k in range(4) for row in make_rows(rotate=k)])
     assert {step: len(found) for step, found in lines["Firefly"].items()} == {1: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_methods_are_paired_with_firefly_by_split_and_with_networks_of_their_own_by_task() -> None:
+    rows = []
+    for seed, gap in ((0, 0.0), (1, 0.02), (2, 0.04)):
+        rows += make_rows(seed=seed)
+        for row in make_rows("ewc", seed=seed) + make_rows("individual", seed=seed):
+            lower = {name: value - gap - 0.01 for name, value in row["accuracies"].items()}
+            more = {"accuracies": lower, "test_accuracy": row["test_accuracy"] - gap - 0.01}
+            rows.append(row | (more if row["method"] == "ewc" else {}))
+    ours, own, ewc = table(rows).splitlines()[3:6]
+    assert "0.00 ± 0.00" in ours and ours.split()[1:4] == ["4", "3", "53.00"]
+    assert "0.00 ± 0.00" in own  # as good as Firefly
+    assert "-3.00 ± 1.15*" in ewc and "-3.00 ± 1.15 " in ewc  # to Firefly; transfer
 
 
 def test_a_row_from_before_rotation_is_one_that_was_not_rotated() -> None:

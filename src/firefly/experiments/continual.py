@@ -28,8 +28,9 @@ from firefly.errors import FireflyError
 from firefly.experiments import options
 from firefly.experiments.continual_class import Class
 from firefly.experiments.continual_course import Course, list_parts
-from firefly.experiments.continual_figure import plot, table
+from firefly.experiments.continual_figure import plot
 from firefly.experiments.continual_methods import METHODS, SIZED
+from firefly.experiments.continual_table import table
 from firefly.experiments.rows import Row, append, hardware
 from firefly.training.recipe import find_device
 

@@ -8,8 +8,8 @@ is still met; what is left is the task's own for ever. The goal is the held-out 
 
 Here the network becomes as large as Firefly's in the end, not larger, and training and compaction together take the
 epochs of the others; a growth takes more, and the row says so. Once the network cannot be widened, or where a task
-misses its goal, it keeps at most its share of what is left, the tasks to come counted. Masks are trained by SGD on
-gradients of one size per layer, and during compaction too, instead of a second time after it.
+misses its goal, it keeps at most its share of what is left of the widest one, the tasks to come counted. Masks are
+trained by SGD on gradients of one size per layer, and during compaction too, instead of a second time after it.
 """
 
 from __future__ import annotations
@@ -59,6 +59,13 @@ class Union:
 
     def count(self) -> int:
         return sum(int((owners > 0).sum()) for owners in self.owners.values())
+
+    def find_least(self, left: int) -> float:
+        """The share of the entries at hand that a task must do without, so that each of those left gets as many."""
+        widest = list_tensors(self.room.build(self.most, 0))
+        whole = sum(widest[name].numel() for name in self.owners)
+        free = sum(int((owners == 0).sum()) for owners in self.owners.values())
+        return max(0.0, 1 - (whole - self.count()) / left / max(free, 1))
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ def learn(union: Union, number: int, goal: float, before: Learnt | None) -> Lear
         accuracy = train(union, number, model, recipe, f"widths-{union.widths}")
         spent["training"] += recipe.epochs
     bound = accuracy < goal or union.widths == union.most
-    least = 1 - 1 / (len(room.parts) - number) if bound else 0.0  # to leave the tasks to come their share
+    least = union.find_least(len(room.parts) - number) if bound else 0.0
     slow = room.course.recipe(room.device, stage, lr=room.course.lr / 10)
     share, kept = 0.0, keep(model)
     for aim in sorted({least, *STAGES} - {0.0}):

@@ -1,18 +1,17 @@
-"""The tables and figures of continual learning (Table 2, Fig. 4): accuracy over the tasks seen, size, and order."""
+"""The figures of continual learning (Fig. 4): accuracy over tasks seen and against size, on light and dark paper."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from firefly.experiments.continual_course import Course
-from firefly.experiments.curves import name_lines, summarise
+from firefly.experiments.continual_table import Lines, find_last, group
+from firefly.experiments.curves import summarise
 from firefly.experiments.rows import Row, accuracy
 from firefly.report.page import Picture
-from firefly.report.palette import LABELS, name_method, number_series
+from firefly.report.palette import name_method, number_series
 from firefly.report.svg import (
     LETTER,
     Axis,
@@ -30,7 +29,6 @@ from firefly.report.svg import (
     write_text,
 )
 
-Lines = dict[str, dict[int, list[Row]]]  # by name and number of tasks seen
 Series = dict[str, list[tuple[float, float, float]]]  # by name: place, mean, its standard error
 PANELS: dict[str, Callable[[Row], float]] = {
     "mean over the tasks seen": lambda row: float(row["test_accuracy"]),
@@ -38,85 +36,6 @@ PANELS: dict[str, Callable[[Row], float]] = {
 }
 TOP, BOTTOM, LEFT, PANEL = 30, 300, 48, 270  # of a panel: its edges, the room left of it, and its width
 TICKS = (0.0, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
-
-
-def group(rows: Iterable[Row]) -> Lines:
-    """By method, and what is special of its setting, Firefly first; rotated orders stand in a table of their own."""
-    order = {method: number for number, method in enumerate(LABELS)}
-    rows = sorted(map(complete, rows), key=lambda row: order.get(row["method"], len(order)))
-    rows = [row for row in rows if not row["config"]["rotate"]] or rows
-    found: Lines = {}
-    for name, row in zip(name_lines(rows), rows):
-        found.setdefault(name, {}).setdefault(row["step"] + 1, []).append(row)
-    return {name: dict(sorted(steps.items())) for name, steps in found.items()}
-
-
-def complete(row: Row) -> Row:
-    """A row from before a setting was known has its default."""
-    return row | {"config": {**vars(Course()), **row["config"]}}
-
-
-def find_last(steps: dict[int, list[Row]]) -> tuple[int, list[Row]]:
-    """The last task that all splits of a method have seen."""
-    most = max(len(found) for found in steps.values())
-    seen = max(step for step, found in steps.items() if len(found) == most)
-    return seen, steps[seen]
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def cell(values: list[float]) -> str:
-    mean, error, count = summarise(values)
-    return f"{mean:.2f}" + (f" ± {error:.2f}" if count > 1 else "")
-
-
-def table(rows: list[Row]) -> str:
-    """A line per method, at the last task that all of its splits have seen; then early tasks against late ones."""
-    if not rows:
-        return "nothing measured yet"
-    heads = ("tasks", "splits", "accuracy", "first task", "forgotten", "parameters", "MiB", "epochs a task")
-    lines = ["per cent, means over splits ± standard error; forgotten: below the best that tasks ever were"]
-    named = group(rows)
-    wide = max(32, *(len(name) + 2 for name in named))
-    lines.append(" " * wide + "".join(f"{head:>15}" for head in heads))
-    for name, steps in named.items():
-        seen, found = find_last(steps)
-        size = summarise(row["parameters"] for row in found)[0]
-        shown = [str(seen), str(len(found)), cell([100 * row["test_accuracy"] for row in found])]
-        shown.append(cell([100 * row["accuracies"]["task 1"] for row in found]))
-        shown.append(cell([100 * row["forgotten"] for row in found]) if len(steps) > 1 else "")
-        epochs = summarise(row["epochs"] for one in steps.values() for row in one)[0]
-        shown += [f"{size:,.0f}", f"{size * 4 / 2**20:.2f}", f"{epochs:.0f}"]
-        lines.append(f"{name:{wide}}" + "".join(f"{one:>15}" for one in shown))
-    return "\n".join([*lines, *compare_orders(rows, wide)])
-
-
-def compare_orders(rows: list[Row], wide: int) -> list[str]:
-    """The same tasks in the first quarter and in the second half of the order, paired by task."""
-    ways = max(row["ways"] for row in rows)
-    still = [one | {"config": {**one["config"], "rotate": 0}} for one in map(complete, rows)]
-    found: dict[str, dict[Any, tuple[list[float], list[float]]]] = {}
-    for name, row in zip(name_lines(still), still):
-        place, task = row["step"] + 1, (row["seed"], tuple(sorted(row["classes"][-1])))
-        early, late = found.setdefault(name, {}).setdefault(task, ([], []))
-        if row["ways"] == ways and (place <= ways // 4 or place > ways / 2):
-            (early if place <= ways // 4 else late).append(100 * row["accuracies"][f"task {place}"])
-    lines = []
-    for name, tasks in found.items():
-        both = [(summarise(early)[0], summarise(late)[0]) for early, late in tasks.values() if early and late]
-        if both:
-            gains = cell([late - early for early, late in both])
-            means = (summarise(values)[0] for values in zip(*both))
-            lines.append(f"{name:{wide}}{len(both):>15}" + "".join(f"{mean:15.2f}" for mean in means) + f"{gains:>15}")
-    places = (
-        f"the same tasks at places 1 to {ways // 4} and {ways // 2 + 1} to {ways}, as soon as they are learnt, per cent"
-    )
-    heads = "".join(f"{head:>15}" for head in ("tasks", "early", "late", "late - early"))
-    return ["", places, " " * wide + heads, *lines] if lines else []
-
-
-# ---- figures ---------------------------------------------------------------------------------------------------------
 
 
 def plot(rows: list[Row], path: Path | str) -> Path:
