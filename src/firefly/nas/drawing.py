@@ -79,7 +79,7 @@ def draw_arrow(start: float, end: float, y: float, name: str) -> str:
         f'<g class="{colour(name)}"><title>{escape(name)}</title>'
         f'<circle cx="{start:.1f}" cy="{y:.1f}" r="3" class="head"/>'
         f'<line x1="{start:.1f}" y1="{y:.1f}" x2="{end - 6:.1f}" y2="{y:.1f}" class="arrow"/>'
-        f'<polygon points="{tip}" class="head"/></g>' + write_text(end - 10, y - 4, shorten(name), "quiet", "end")
+        f'<polygon points="{tip}" class="head"/></g>' + write_text(end - 10, y - 5, shorten(name), "quiet", "end")
     )
 
 
