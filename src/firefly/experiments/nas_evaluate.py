@@ -40,8 +40,8 @@ class Trial:
     channels: int = 20
     match: str = "darts-v2"  # the genotype whose size at these channels all have; "" for the channels as they are
     epochs: int = 60
-    batch: int = 128
-    lr: float = 0.05
+    batch: int = 256
+    lr: float = 0.1
     weight_decay: float = 3e-4
     cutout: int = 16
     drop_path: float = 0.1
