@@ -9,7 +9,7 @@ from firefly.errors import FireflyError
 from firefly.nas.agreement import correlate, measure_agreement
 from firefly.nas.operations import SEARCHED
 from firefly.nas.plan import Plan
-from firefly.nas.winners import Edge, Rival, find_winners, list_rivals, make_genotype
+from firefly.nas.winners import Edge, Rival, find_winners, list_rivals, make_genotype, merge
 
 PLAN = Plan(nodes=2, start=(4,) * 5)
 EDGES: list[Edge] = [(cell, node, source) for cell in range(5) for node in (2, 3) for source in range(node)]
@@ -87,3 +87,12 @@ def test_one_search_has_nothing_to_agree_with() -> None:
 def test_correlation() -> None:
     assert correlate([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
     assert correlate([1, 2, 3], [5, 5, 5]) == 0
+
+
+def test_merged_searches_add_up() -> None:
+    one, other = (make_rivals(e20=make_edge(*widths, gains=(0.1,) * 4)) for widths in ((9, 8, 4, 4), (4, 8, 4, 4)))
+    together = merge([one, other])
+    assert together[0, 2, 0][1] == Rival(SEP5, 8, 16, pytest.approx(0.2))
+    assert find_winners(one, PLAN)[0, 2, 0].operation == SEP3
+    assert find_winners(together, PLAN)[0, 2, 0].operation == SEP5
+    assert measure_agreement([one, other], PLAN, shuffles=10).grown[SEP5] == (pytest.approx(4 / 25), 0.0)

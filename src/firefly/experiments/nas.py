@@ -27,7 +27,7 @@ import torch
 from firefly.errors import FireflyError
 from firefly.experiments import nas_table
 from firefly.experiments.nas_evaluate import SETTINGS, Judge, Trial, read_entry
-from firefly.experiments.nas_search import PLANS, find_searches, run_search, tell_agreement
+from firefly.experiments.nas_search import PLANS, find_searches, merge_searches, run_search, tell_agreement
 from firefly.experiments.options import change, read_rows
 from firefly.experiments.setting import Place
 from firefly.nas.drawing import draw_genotype
@@ -71,6 +71,8 @@ def make_parser() -> ArgumentParser:
     agreement = commands.add_parser("agreement", help="the agreement of searches against chance")
     agreement.add_argument("searches", nargs="*", type=Path, metavar="FILE", help="of searches (those in --runs)")
     agreement.add_argument("--runs", type=Path, default=Path("runs/nas"), help="where searches are (runs/nas)")
+    together = "write the cells of these searches taken together, widths added up, for `evaluate`"
+    agreement.add_argument("--merge", type=Path, metavar="FILE.json", help=together)
     draw = commands.add_parser("draw", help="draw the cells of a genotype as SVG")
     draw.add_argument("genotype", metavar="GENOTYPE", help="a file or a name")
     draw.add_argument("--out", type=Path, default=Path("cells.svg"), help="where to (cells.svg)")
@@ -195,7 +197,10 @@ def list_default(args: Namespace) -> list[str]:
 
 
 def agree(args: Namespace) -> int:
-    print(tell_agreement(find_searches(args.runs) if not args.searches else find_searches(args.searches)))
+    found = find_searches(args.searches or args.runs)
+    print(tell_agreement(found))
+    if args.merge:
+        print(merge_searches(found, args.merge))
     return 0
 
 

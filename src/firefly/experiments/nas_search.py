@@ -18,7 +18,7 @@ from firefly.nas.agreement import measure_agreement
 from firefly.nas.drawing import draw_genotype, draw_growth
 from firefly.nas.plan import Plan
 from firefly.nas.search import Searched, read_search, search, write_search
-from firefly.nas.winners import find_winners, list_rivals
+from firefly.nas.winners import find_winners, list_rivals, make_genotype, merge
 from firefly.vision.data import Images
 
 SMALL = (4, 8, 8, 8, 8)
@@ -132,6 +132,20 @@ def tell_agreement(found: Found) -> str:
         result = measure_agreement([list_rivals(one.growths, plan) for one in ones], plan)
         told.append(f"seeds {', '.join(str(one.seed) for one in ones)}{differ(plan)}: {result}")
     return "\n".join(told)
+
+
+def merge_searches(found: Found, path: Path) -> str:
+    """The cells of all searches of one plan together, as a genotype's file."""
+    if len({json.dumps(one.plan.to_dict()) for _, one in found}) != 1:
+        raise FireflyError(f"--merge with {len(found)} searches: name searches of one plan")
+    plan = found[0][1].plan
+    together = merge([list_rivals(one.growths, plan) for _, one in found])
+    genotype = make_genotype(
+        find_winners(together, plan), plan, "-".join(["firefly", *(str(s.seed) for _, s in found)])
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(genotype.to_dict()), encoding="utf-8")
+    return f"{path}: the cells of {len(found)} searches together\n{genotype if plan.inputs == 2 else ''}"
 
 
 def differ(plan: Plan) -> str:

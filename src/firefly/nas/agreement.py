@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ Winners = Mapping[Edge, str]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Means over all pairs of searches; `by_cell` per cell; `width`: the correlation of the grown widths."""
+    """Means over all pairs of searches; `by_cell` per cell; `width`: the correlation of the grown widths.
+
+    Searches that disagree on places may still agree on operations: then the `grown` of one is above that of others.
+    """
 
     observed: float
     chance: float
@@ -32,6 +36,7 @@ class Agreement:
     by_cell: tuple[float, ...]
     width: float
     wins: Mapping[str, float]  # the share of edges that each operation wins
+    grown: Mapping[str, tuple[float, float]]  # channels that an operation got, on the mean: over searches, ± its error
 
     @property
     def kappa(self) -> float:
@@ -41,10 +46,12 @@ class Agreement:
     def __str__(self) -> str:
         cells = ", ".join(f"{share:.2f}" for share in self.by_cell)
         wins = ", ".join(f"{name} {share:.0%}" for name, share in self.wins.items())
+        grown = ", ".join(f"{name} +{mean:.2f} ± {error:.2f}" for name, (mean, error) in self.grown.items())
         return (
             f"the same operation wins {self.observed:.1%} of {self.edges} edges (mean of {self.pairs} pairs); "
             f"by chance {self.chance:.1%}; kappa {self.kappa:.2f}, p = {self.p:.3f}\n"
-            f"by cell: {cells}; correlation of the grown widths of operations: {self.width:.2f}\nwins: {wins}"
+            f"by cell: {cells}; correlation of the grown widths of operations: {self.width:.2f}\n"
+            f"wins: {wins}\nchannels grown, ± standard error over searches: {grown}"
         )
 
 
@@ -70,7 +77,21 @@ def measure_agreement(
     wins = {name: count / (len(edges) * len(winners)) for name, count in counts.most_common()}
     p = (as_well + 1) / (shuffles + 1)
     width = mean([correlate(*pair) for pair in combinations([list_widths(one, edges) for one in searches], 2)])
-    return Agreement(observed, chance, p, len(edges), len(pairs), tuple(by_cell), width, wins)
+    grown = measure_growth(searches)
+    return Agreement(observed, chance, p, len(edges), len(pairs), tuple(by_cell), width, wins, grown)
+
+
+def measure_growth(searches: Sequence[Mapping[Edge, Sequence[Rival]]]) -> dict[str, tuple[float, float]]:
+    """By operation the channels that it got on the mean of all edges: the mean over searches, and its error."""
+    means: dict[str, list[float]] = {}
+    for rivals in searches:
+        mine: dict[str, list[float]] = {}
+        for one in (one for edge in rivals.values() for one in edge):
+            mine.setdefault(one.name, []).append(one.width - one.start)
+        for name, values in mine.items():
+            means.setdefault(name, []).append(mean(values))
+    errors = {name: statistics.stdev(values) / math.sqrt(len(values)) for name, values in means.items()}
+    return {name: (mean(values), errors[name]) for name, values in means.items()}
 
 
 def share_equal(one: Winners, other: Winners, edges: Sequence[Edge]) -> float:

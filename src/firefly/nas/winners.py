@@ -61,6 +61,18 @@ def list_rivals(history: Sequence[Mapping[str, Any]], plan: Plan) -> dict[Edge, 
     return rivals
 
 
+def merge(searches: Sequence[Mapping[Edge, Sequence[Rival]]]) -> dict[Edge, list[Rival]]:
+    """Several searches as one: widths and gains added up, so that what is noise in each weighs less."""
+    first = searches[0]
+    return {
+        edge: [
+            Rival(one.name, *map(sum, zip(*((s[edge][k].start, s[edge][k].width, s[edge][k].gain) for s in searches))))
+            for k, one in enumerate(mine)
+        ]
+        for edge, mine in first.items()
+    }
+
+
 def find_winners(rivals: Mapping[Edge, Sequence[Rival]], plan: Plan) -> dict[Edge, Winner]:
     """The winning operation of every edge, kept or not; between equal widths the gain decides."""
 
