@@ -17,9 +17,13 @@ STATISTICS = ("mean of data", "variance of data")
 
 @torch.no_grad()
 def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
-    """Set the running statistics of every norm to their plain average over the batches of all ranks."""
+    """Set the running statistics of every norm to their plain average over the batches of all ranks.
+
+    Dropout and stochastic depth are off meanwhile: two measurements are to differ by what was grown, not by chance.
+    """
     norms: list[Any] = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
-    with switched(norms, True), exchanged((norm, "momentum", norm.momentum) for norm in norms):
+    momenta = [(norm, "momentum", norm.momentum) for norm in norms]
+    with switched(list_plain(model), False), switched(norms, True), exchanged(momenta):
         for k, batch in enumerate(batches):
             for norm in norms:
                 if k == 0:
@@ -27,6 +31,12 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
                 norm.momentum = 1 / (k + 1)
             loss(model, batch)
     average(t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None)
+
+
+def list_plain(model: nn.Module) -> list[nn.Module]:
+    """The modules that hold nothing: activations, dropout. What a model returns does not hang on their mode."""
+    plain = (m for m in model.modules() if not any(True for _ in m.children()) and not m._parameters and not m._buffers)
+    return [module for module in plain if module is not model]
 
 
 def adopt_statistics(
