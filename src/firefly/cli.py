@@ -128,6 +128,12 @@ def add_show(add: Callable[..., ArgumentParser]) -> None:
     show.add_arguments(add("show", show.run, "show what a network has grown into", show.ABOUT))
 
 
+def add_nas(add: Callable[..., ArgumentParser]) -> None:
+    from firefly.commands import nas
+
+    nas.add_arguments(add("nas", nas.run, "search cells by growing, and evaluate them", nas.ABOUT))
+
+
 def add_export(add: Callable[..., ArgumentParser]) -> None:
     from firefly.commands import export
 
@@ -167,28 +173,6 @@ def find_experiment(name: str) -> Any:
         raise FireflyError(f"there is no experiment {name!r}; known so far: {', '.join(EXPERIMENTS)}")
     module, _, part = EXPERIMENTS[name].partition(":")
     return getattr(import_module(module), part) if part else import_module(module)
-
-
-# ---- nas -------------------------------------------------------------------------------------------------------------
-
-
-NAS = """Cells of an image network are searched by growing all operations on all edges; those that grow most win.
-
-  firefly nas search --quick       the whole way on a CPU in a minute or two; without --quick on CIFAR-10
-  firefly nas evaluate --quick     what was found beside random, permuted, plain and DARTS' cells
-  firefly nas agreement            whether searches of several seeds agree, against chance
-"""
-
-
-def add_nas(add: Callable[..., ArgumentParser]) -> None:
-    parser = add("nas", run_nas, "search cells by growing, and evaluate them", NAS)
-    parser.add_argument("options", nargs=REMAINDER, metavar="...", help="one of these commands, and its options")
-
-
-def run_nas(args: Namespace) -> int:
-    from firefly.experiments import nas
-
-    return nas.main(args.options)
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------
