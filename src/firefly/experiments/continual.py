@@ -45,6 +45,7 @@ QUICK = Course(
     parameters=600,
     steps=30,
     candidates=8,
+    unlock_epsilon=0.3,
     new_epsilon=0.3,
     pick="mask",
     mask_epochs=6,
