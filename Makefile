@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LINKS  := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 
-.PHONY: demo test slow mutants check format clean
+.PHONY: demo test slow mutants tables check format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/firefly demo
@@ -17,6 +17,9 @@ slow: $(VENV)/.installed
 
 mutants: $(VENV)/.installed
 	$(BIN)/python tests/mutants.py --jobs 2
+
+tables: $(VENV)/.installed
+	$(BIN)/python benchmarks/tables.py
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

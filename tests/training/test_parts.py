@@ -19,6 +19,11 @@ def test_schedules() -> None:
     assert list_factors("constant", 3, 10, 2) == [1, 1]
 
 
+def test_the_rate_is_held_before_the_schedule_begins() -> None:
+    assert [list_factors("cosine", epoch, 6, 1, hold=2)[0] for epoch in (0, 1, 2)] == [1, 1, 1]
+    assert list_factors("cosine", 4, 6, 2, hold=2) == list_factors("cosine", 2, 4, 2)
+
+
 def test_stops_early() -> None:
     def after(losses: list[float]) -> History:
         return History(tuple(Epoch(number + 1, loss, 0.1, 1.0, 10) for number, loss in enumerate(losses)))

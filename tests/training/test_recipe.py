@@ -53,6 +53,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schedule": "linear"}, "schedule='linear': give 'cosine'"),
     ({"schedule": ["cosine"]}, "schedule="),
     ({"schedule": lambda time: None}, r"schedule\(0\) returned None"),
+    ({"epochs": 3, "hold": 3}, "hold=3: less than epochs=3"),
+    ({"hold": -1}, "hold=-1"),
+    ({"hold": 1, "schedule": lambda time: 1.0}, "hold=1: a function says it all"),
     ({"loss": "mse"}, "loss='mse': give a function"),
     ({"loss": nn.CrossEntropyLoss()}, r"loss=CrossEntropyLoss\(\)"),
     ({"loss": lambda model, batch: 3.0}, "loss returned float"),
@@ -87,6 +90,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"grow_on": make_data(20)}, "batch=32 is more than the 20 images of grow_on"),
     ({"checkpoint": 3}, "checkpoint=3"),
 ]
+
+
+def test_the_rate_is_held_as_long_as_the_recipe_says() -> None:
+    _, history = train(epochs=4, lr=0.1, hold=2, batch=32, device="cpu")
+    assert [row.lr for row in history.epochs] == pytest.approx([0.1, 0.1, 0.1, 0.05])
 
 
 @pytest.mark.parametrize(("how", "words"), WRONG)

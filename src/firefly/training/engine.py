@@ -159,7 +159,8 @@ class Engine:
         return self.total / self.steps
 
     def list_factors(self, epoch: int) -> list[float]:
-        return list_factors(self.recipe.schedule, epoch, self.recipe.epochs, self.steps)
+        how = self.recipe
+        return list_factors(how.schedule, epoch, how.epochs, self.steps, how.hold)
 
     @contextmanager
     def set_lr(self, factors: list[float]) -> Iterator[Callable[[int], None]]:

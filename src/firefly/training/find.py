@@ -108,7 +108,9 @@ def find(
     finding = fit(
         model,
         data,
-        recipe=replace(recipe, epochs=epochs + 1, schedule=lambda time: fall(time / rounds), stop=None, ema=None),
+        recipe=replace(
+            recipe, epochs=epochs + 1, schedule=lambda time: fall(time / rounds), hold=0.0, stop=None, ema=None
+        ),
         optimizer=own,
         grower=finder,
         each_epoch=lambda epoch, history, model: epoch >= epochs,  # so that the last growth comes, and no epoch more

@@ -29,6 +29,8 @@ class Recipe:
     - `lr`, `momentum`, `nesterov`, `weight_decay`: of SGD; an optimiser of your own has its own.
     - `schedule`: "cosine" (to 0), "step" (a tenth after half and after three quarters), "constant", or a function from
       the time in epochs to a factor of the learning rate; it is asked at every step.
+    - `hold`: epochs at the full rate before such a schedule begins. With a grower, up to its last growth: newborn
+      neurons then learn at the full rate, too (docs/when-growth-pays.md).
     - `loss`: `loss(model, (inputs, labels))`, a scalar; cross entropy with `label_smoothing` if None.
     - `augment`: crops of images padded by 4 pixels, and mirroring; "crop" without mirroring; or False.
     - `cutout`: the side, in pixels, of a square of every training image that is blanked out, at a random place.
@@ -52,6 +54,7 @@ class Recipe:
     batch: int = 128
     lr: float = 0.1
     schedule: Rates = "cosine"
+    hold: float = 0.0
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
@@ -75,6 +78,9 @@ class Recipe:
             value = getattr(self, name)
             if not fits(value):
                 raise FireflyError(f"{name}={value!r}: give {wanted}")
+        if self.hold and (callable(self.schedule) or self.hold >= self.epochs):
+            way = "a function says it all" if callable(self.schedule) else f"less than epochs={self.epochs}"
+            raise FireflyError(f"hold={self.hold!r}: {way}")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; of a function it is only said that there is one."""
@@ -82,7 +88,7 @@ class Recipe:
 
 
 # What a run must be taken up with, to go on exactly; the optimiser's settings are told by the optimiser.
-FIXED = ("epochs", "batch", "schedule", "augment", "cutout", "ema", "precision", "seed", "label_smoothing")
+FIXED = ("epochs", "batch", "schedule", "hold", "augment", "cutout", "ema", "precision", "seed", "label_smoothing")
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # of the share of the training that is done, to a factor of lr
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
@@ -119,7 +125,7 @@ FLAG: Check = (one_of(True, False), "True or False")
 CHOICE: Check = (one_of(None, True, False), "True, False, or None to choose by the device")
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("epochs", "batch", "evaluate_every"), COUNT),
-    **dict.fromkeys(("lr", "momentum", "weight_decay"), NUMBER),
+    **dict.fromkeys(("lr", "hold", "momentum", "weight_decay"), NUMBER),
     **dict.fromkeys(("nesterov", "tune"), FLAG),
     **dict.fromkeys(("channels_last", "graph"), CHOICE),
     "schedule": (
@@ -198,14 +204,15 @@ def tell(value: Any) -> Any:
     return "a function" if callable(value) else str(value)
 
 
-def list_factors(schedule: Rates, epoch: int, epochs: int, steps: int) -> list[float]:
+def list_factors(schedule: Rates, epoch: int, epochs: int, steps: int, hold: float = 0.0) -> list[float]:
     """What to multiply the learning rate with at each step of an epoch (the first is 0).
 
-    A schedule is a name, or a function of the time in epochs: 3.25 is a quarter into the fourth.
+    A schedule is a name, begun after `hold` epochs, or a function of the time in epochs: 3.25 is a quarter into the
+    fourth.
     """
     times = [epoch + step / steps for step in range(steps)]
     if isinstance(schedule, str):
-        return [SCHEDULES[schedule](time / epochs) for time in times]
+        return [SCHEDULES[schedule](max(0.0, time - hold) / (epochs - hold)) for time in times]
     factors = [schedule(time) for time in times]
     for time, factor in zip(times, factors):
         if isinstance(factor, str) or not hasattr(factor, "__float__") or not math.isfinite(factor):

@@ -1,0 +1,91 @@
+"""Every table of the pages is as the results have it; differences are paired, and claims need two standard errors."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import tables
+import tables_pays
+import tables_text
+from tables_text import describe, describe_gap, is_clear, join, lay_out, list_gaps
+
+
+def test_no_page_disagrees_with_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.write(tables.list_pages(tables.ROOT), check=True) == 0, (
+        f"{capsys.readouterr().out}run: python benchmarks/tables.py"
+    )
+    used = [page for page in tables.list_pages(tables.ROOT) if "<!-- table:" in page.read_text()]
+    assert {"results.md", "when-growth-pays.md"} <= {page.name for page in used}
+
+
+def test_a_changed_number_is_noticed_and_mended(tmp_path: Path) -> None:
+    right = (tables.ROOT / "docs" / "results.md").read_text()
+    page = tmp_path / "page.md"
+    page.write_text(right.replace("93.57 ± 0.13", "93.97 ± 0.13"))
+    assert tables.write([page], check=True) == 1 and page.read_text() != right
+    assert tables.write([page], check=False) == 0 and page.read_text() == right
+
+
+def test_a_number_stands_within_its_line() -> None:
+    text = "The full one has <!-- table: accuracy wider-vgg19 full 7 long -->?<!-- /table --> here."
+    assert tables.fill(text) == text.replace("?", "93.78 ± 0.06")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<!-- table: nonsense --><!-- /table -->", "no table 'nonsense'"),
+        ("<!-- table: toy -->", "no end"),
+        ("<!-- /table -->", "no mark"),
+        ("<!-- table: accuracy wider-vgg19 firefly 99 --><!-- /table -->", "KeyError"),
+        ("<!-- table: rounds --><!-- /table -->", "TypeError"),
+    ],
+)
+def test_a_mark_that_cannot_be_filled_is_named(text: str, words: str) -> None:
+    with pytest.raises(tables.Wrong, match=words):
+        tables.fill(text)
+
+
+def test_differences_are_paired_and_claims_need_three_seeds() -> None:
+    one = {seed: {"test_accuracy": 0.9 + 0.01 * seed} for seed in range(4)}
+    other = {seed: {"held_accuracy": 0.89 + 0.01 * seed} for seed in (1, 2, 3, 7)}
+    gaps = list_gaps(one, other)
+    assert gaps == pytest.approx([1, 1, 1])  # the spread over seeds is gone, and seeds of one alone do not count
+    assert is_clear([1.0, 1.1, 0.9]) and describe_gap([1.0, 1.1, 0.9]) == "**+1.0 ± 0.1**"
+    assert not is_clear([1.0, 1.1]) and not is_clear([1.0]) and not is_clear([2.0, -1.0, 1.0])
+    assert describe_gap([-1.0], 2) == "−1.00" and describe_gap([]) == ""
+    assert describe([90.0, 91.0, 92.0]) == "91.0 ± 0.6" and describe([90.0]) == "90.0"
+
+
+def test_tables_and_lists_in_words() -> None:
+    assert lay_out(["", "a"], [["b", ""], ["", ""]]) == "| | a |\n| --- | --- |\n| b | |\n| | |"
+    assert join(["a", "b", "c"]) == "a, b and c" and join(["a"]) == "a"
+
+
+def test_the_finder_is_compared_under_its_own_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+    for words, accuracy, flops in (
+        ("full", 0.95, 9),
+        ("scaled limit=parameters", 0.90, 1),
+        ("taylor limit=parameters", 0.93, 10),
+        ("taylor like=scaled", 0.91, 10),
+        ("find-on limit=parameters", 0.94, 3),
+        ("find-on like=scaled", 0.90, 3),
+    ):
+        for seed in range(3):
+            row = {"benchmark": "find_pays", "task": "digits", "method": words.split()[0], "tried": words, "seed": seed}
+            row |= {"held_accuracy": accuracy + 0.001 * seed, "held_loss": 0.1, "parameters": 1000, "flops": 1e6}
+            row |= {"train_flops": 1e12 * flops, "finding_flops": 0.0, "epochs": [2, 3], "config": {"quick": False}}
+            rows.append(row)
+    monkeypatch.setattr(tables_pays, "read", lambda name: tuple(rows))
+    said = tables_pays.claim_find("digits").splitlines()
+    assert "ahead of the best of the others, Taylor pruning (**+1.00 ± 0.00**), for 30 %" in said[0]
+    assert "behind the best of the others, Taylor pruning (**−1.00 ± 0.00**)" in said[1]
+    table = tables_pays.tabulate_find("digits").splitlines()
+    assert len(table) == 8 and "| 94.10 ± 0.06 |" in next(
+        line for line in table if line.startswith("| Firefly, trained on | parameters")
+    )
+    assert tables_pays.tabulate_find("resnet20") == tables_text.EMPTY
