@@ -1,6 +1,7 @@
 """`firefly nas`: from a search to a table, on digits; genotypes by name; the size that all networks have."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from firefly.cli import main
 from firefly.errors import FireflyError
-from firefly.experiments.nas_evaluate import NEAR, Trial, find_channels, read_entry
+from firefly.experiments.nas_evaluate import NEAR, Entry, Trial, find_channels, read_entry
 from firefly.experiments.nas_table import compare, table
 from firefly.experiments.rows import count
 from firefly.nas import Network, draw_random, find_known
@@ -26,7 +27,7 @@ def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     words = ["nas", "evaluate", str(path), f"permuted:{path}", "random-0", "--quick", "--runs", runs]
     assert main([*words, "--set", "epochs=1", "images=64", "channels=4"]) == 0
     rows = [json.loads(line) for line in (Path(runs) / "results.jsonl").read_text().splitlines()]
-    assert [row["method"] for row in rows] == ["search", "firefly", "permuted", "random"]
+    assert [row["method"] for row in rows] == ["search", "firefly-asleep", "permuted", "random"]
     assert [row["final"] for row in rows] == [False, True, True, True]
     assert rows[1]["parameters"] == rows[2]["parameters"]
     assert "Firefly lower by" in capsys.readouterr().out
@@ -56,7 +57,10 @@ def test_genotypes_by_name(tmp_path: Path) -> None:
     assert read_entry("darts-v2").method == "darts"
     path = tmp_path / "mine.txt"
     path.write_text(str(draw_random(1)))
-    assert read_entry(str(path)).genotype.cells == draw_random(1).cells
+    assert read_entry(str(path)).method == "mine" and read_entry(str(path)).genotype.cells == draw_random(1).cells
+    found = replace(draw_random(1), name="firefly-operation-7")
+    (tmp_path / "search-7.json").write_text(json.dumps({"genotype": found.to_dict()}))
+    assert read_entry(str(tmp_path / "search-7.json")) == Entry("firefly-operation", found)
     permuted = [read_entry(f"permuted:{path}@{seed}") for seed in (1, 2)]
     assert permuted[0].method == "permuted" and permuted[0].genotype.cells != permuted[1].genotype.cells
 

@@ -9,7 +9,7 @@ import torch
 from firefly.cli import main
 from firefly.nas import Network, find_known, train_loss
 from firefly.nas.plan import Plan
-from firefly.nas.search import search
+from firefly.nas.searching import search
 from firefly.training import fit
 from firefly.vision.data import Images
 

@@ -10,11 +10,11 @@ import torch
 
 import firefly
 from firefly.errors import FireflyError
-from firefly.nas import search as module
+from firefly.nas import searching as module
 from firefly.nas.drawing import draw_genotype, draw_growth
 from firefly.nas.growing import CellGrower, Looks, choose, draw_looks, make_budget
 from firefly.nas.plan import Plan
-from firefly.nas.search import Searched, read_search, search, write_search
+from firefly.nas.searching import Searched, read_search, search, write_search
 from firefly.nas.template import Template, list_operations
 from firefly.stages.selection import Ballot
 from firefly.training.resident import upload

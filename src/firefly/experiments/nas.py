@@ -32,7 +32,7 @@ from firefly.experiments.options import change, read_rows
 from firefly.experiments.setting import Place
 from firefly.nas.drawing import draw_genotype
 from firefly.nas.plan import Plan
-from firefly.nas.search import find_augment
+from firefly.nas.searching import find_augment
 from firefly.training.recipe import find_device
 from firefly.vision import data, digits
 

@@ -29,7 +29,6 @@ from firefly.training import History, fit
 from firefly.vision.data import Images
 
 NEAR = 0.05  # how far the sizes of networks that are compared may differ
-METHODS = ("firefly", "permuted", "random", "plain", "darts")
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ def read_entry(word: str) -> Entry:
         return Entry("random", draw_random(int(found[1])))
     if word in (*TEXTS, "plain"):
         return Entry("darts" if word == "darts-v2" else word, find_known(word))
-    return Entry("firefly", read_saved(Path(word)))
+    genotype = read_saved(Path(word))
+    found = re.match(r"firefly(-[a-z]+)*", genotype.name)
+    return Entry(found[0] if found else genotype.name, genotype)
 
 
 def read_saved(path: Path) -> Genotype:

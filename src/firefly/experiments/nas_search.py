@@ -17,7 +17,7 @@ from firefly.experiments.setting import Place
 from firefly.nas.agreement import measure_agreement
 from firefly.nas.drawing import draw_genotype, draw_growth
 from firefly.nas.plan import Plan
-from firefly.nas.search import Searched, read_search, search, write_search
+from firefly.nas.searching import Searched, read_search, search, write_search
 from firefly.nas.winners import find_winners, list_rivals, make_genotype, merge
 from firefly.vision.data import Images
 
@@ -141,7 +141,7 @@ def merge_searches(found: Found, path: Path) -> str:
     plan = found[0][1].plan
     together = merge([list_rivals(one.growths, plan) for _, one in found])
     genotype = make_genotype(
-        find_winners(together, plan), plan, "-".join(["firefly", *(str(s.seed) for _, s in found)])
+        find_winners(together, plan), plan, "-".join([plan.title, *(str(one.seed) for _, one in found)])
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(genotype.to_dict()), encoding="utf-8")

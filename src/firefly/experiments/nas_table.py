@@ -11,7 +11,7 @@ from firefly.experiments.curves import summarise
 from firefly.experiments.rows import Row, accuracy
 from firefly.report.palette import find_colour, name_method
 
-ORDER = ("firefly", "firefly-asleep", "permuted", "random", "plain", "darts", "darts-v1", "pc-darts", "p-darts")
+ORDER = ("firefly", "firefly-operation", "firefly-asleep", "permuted", "random", "plain", "darts")
 
 
 def group(rows: list[Row]) -> dict[str, list[Row]]:
@@ -50,13 +50,14 @@ def tabulate(dataset: str, rows: list[Row]) -> list[str]:
         "means over cells and seeds ± standard error over cells",
         f"{'':24}{'cells':>8}{'networks':>10}{'parameters':>13}{'error':>16}{'Firefly lower by':>20}",
     ]
-    ours = mean_by_cell(groups["firefly"]) if "firefly" in groups else []
+    first_of_ours = next((name for name in groups if name.startswith("firefly")), None)
+    ours = mean_by_cell(groups[first_of_ours]) if first_of_ours else []
     for name, mine in groups.items():
         errors = mean_by_cell(mine)
         mean, error, number = summarise(errors)
         size = sum(row["parameters"] for row in mine) / len(mine)
         shown = f"{mean:.2f}" + (f" ± {error:.2f}" if number > 1 else "")
-        apart = compare(ours, errors) if ours and name != "firefly" else ""
+        apart = compare(ours, errors) if ours and name != first_of_ours else ""
         lines.append(f"{name_method(name):24}{number:>8}{len(mine):>10}{size:>13,.0f}{shown:>16}{apart:>20}")
     return lines
 

@@ -11,7 +11,7 @@ from html import escape
 
 from firefly.nas.genotype import Cell, Genotype
 from firefly.nas.operations import IDENTITY, SEARCHED
-from firefly.nas.search import Searched
+from firefly.nas.searching import Searched
 from firefly.nas.winners import read_path
 from firefly.report.svg import STYLE, WIDE, Axis, draw_line, draw_path, draw_x, draw_y, tick, write_text
 

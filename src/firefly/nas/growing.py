@@ -129,6 +129,6 @@ def weigh(ballot: Ballot, name: str, worth: str, totals: dict[str, float]) -> Te
         return key
     if worth == "operation":  # all of it together, its best candidates first
         return torch.full_like(key, totals[name]) + 1e-3 * key
-    limit = (Parameters if worth == "parameter" else Flops)(1).limits(ballot.anatomy, [name])[0].of(name)
+    limit = (Parameters if worth == "parameter" else Flops)(1).limits(ballot.anatomy, [name])[0].of([name])
     sizes = ballot.anatomy.sizes()
     return key / max(limit.cost({**sizes, name: sizes[name] + 1}) - limit.cost(sizes), 1e-30)

@@ -87,6 +87,12 @@ class Plan:
         """The widths of operations at first."""
         return (0,) * len(self.start) if self.asleep else self.start
 
+    @property
+    def title(self) -> str:
+        """What tables call cells that were found so."""
+        special = (self.asleep * "asleep", (self.worth != "neuron") * self.worth)
+        return "-".join(["firefly", *filter(None, special)])
+
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return found

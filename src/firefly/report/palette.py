@@ -41,6 +41,12 @@ LABELS = {
     "ewc": "EWC",
     "fine-tune": "fine-tuning",
     "joint": "all tasks at once",
+    "firefly-asleep": "Firefly (asleep at first)",
+    "firefly-operation": "Firefly (by operation)",
+    "permuted": "the same, permuted",
+    "plain": "SepConv and identity",
+    "darts": "DARTS (second order)",
+    "search": "search",
 }
 FRONT = "#D55E00"  # Firefly, and the series a page is about
 COLOURS = {
@@ -78,6 +84,12 @@ COLOURS = {
     "ewc": "#1B4F9C",
     "fine-tune": "#00A087",
     "joint": "#6A3D9A",
+    "firefly-asleep": "#C99700",
+    "firefly-operation": "#7A3E12",
+    "permuted": "#4FA3C7",
+    "plain": "#6B8E23",
+    "darts": "#005A8C",
+    "search": "#7F7F7F",
 }
 OTHERS = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7B4B94", "#999999")
 ON_DARK = ("#5BB4F0", "#3CCBA0", "#E59CC6", "#8FD0F5", "#F0BC4A", "#B48AD0", "#B5B5B5")  # the same, lighter

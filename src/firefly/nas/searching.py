@@ -101,7 +101,7 @@ def conclude(model: nn.Module, plan: Plan, seed: int, grower: CellGrower, histor
     grown = sum(sum(growth["seconds"].values()) for growth in grower.history)
     seconds = {"training": round(history.seconds, 1), "growing": round(grown, 1)}
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    genotype = read_log(grower.history, plan, f"firefly-{seed}")
+    genotype = read_log(grower.history, plan, f"{plan.title}-{seed}")
     return Searched(plan, seed, tuple(grower.history), history.accuracy, parameters, seconds, genotype)
 
 
@@ -142,7 +142,7 @@ def read_search(path: Path) -> Searched:
         content = json.loads(path.read_text(encoding="utf-8"))
         plan = read_plan(content["plan"])
         seed, growths = int(content["seed"]), tuple(content["growths"])
-        genotype = read_log(growths, plan, f"firefly-{seed}")
+        genotype = read_log(growths, plan, f"{plan.title}-{seed}")
         told = (content["accuracy"], int(content["parameters"]), dict(content["seconds"]))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FireflyError(f"{path} is no search that can be read ({type(error).__name__}: {error})") from error
