@@ -19,7 +19,7 @@ def test_the_demo_grows_and_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(content["growths"]) == 2 and all(growth["added"] for growth in content["growths"])
     grown = [point["parameters"] for point in content["points"] if point["series"] == demo_page.GROWN]
     assert grown == sorted(grown) and len(set(grown)) == 3
-    assert text.count("<svg") == 4 and "http" not in text
+    assert text.count("<svg") == 6 and "http" not in text
     assert all(point["flops"] > 0 for point in content["points"]) and "against FLOPs" in text
     printed = capsys.readouterr().out
     assert str(page.resolve()) in printed and "2, 2, 2  (grown, start)" in printed

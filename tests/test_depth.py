@@ -493,7 +493,7 @@ def test_growth_and_report_show_the_depth(tmp_path: Path) -> None:
     text = report.write(tmp_path, [growth.to_dict()]).read_text()
     assert f"{woken}</td><td>new layer</td>" in text and "Dormant layers left: 1." in text
     assert (tmp_path / "network.svg").read_text().startswith("<svg ")
-    assert report.charts.deepens([growth.to_dict()]) and not report.charts.deepens([{"widths": {"a": (3, 5)}}])
+    assert report.widths.deepens([growth.to_dict()]) and not report.widths.deepens([{"widths": {"a": (3, 5)}}])
 
 
 def test_a_grower_notices_new_places() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -77,13 +77,9 @@ def make_parser() -> ArgumentParser:
         return made
 
     add_demo(add)
-    add_grow(add)
-    add_show(add)
-    add_export(add)
+    add_commands(add)
     add_reproduce(add)
     add_report(add)
-    add_widths(add)
-    add_nas(add)
     add_data(add)
     return parser
 
@@ -115,31 +111,19 @@ def run_demo(args: Namespace) -> None:
 
 # ---- a model of yours ------------------------------------------------------------------------------------------------
 
-
-def add_grow(add: Callable[..., ArgumentParser]) -> None:
-    from firefly.commands import grow
-
-    grow.add_arguments(add("grow", grow.run, "train and grow a model of yours", grow.ABOUT))
-
-
-def add_show(add: Callable[..., ArgumentParser]) -> None:
-    from firefly.commands import show
-
-    show.add_arguments(add("show", show.run, "show what a network has grown into", show.ABOUT))
+COMMANDS = {  # files of firefly.commands with add_arguments(parser), run(args) and ABOUT
+    "grow": "train and grow a model of yours",
+    "widths": "show what of a model can grow",
+    "show": "show what a network has grown into",
+    "export": "write a grown network for other programs",
+    "nas": "search cells by growing, and evaluate them",
+}
 
 
-def add_nas(add: Callable[..., ArgumentParser]) -> None:
-    from firefly.commands import nas
-
-    nas.add_arguments(add("nas", nas.run, "search cells by growing, and evaluate them", nas.ABOUT))
-
-
-def add_export(add: Callable[..., ArgumentParser]) -> None:
-    from firefly.commands import export
-
-    export.add_arguments(
-        add("export", export.run, "write a grown network for other programs", export.ABOUT), read_shape
-    )
+def add_commands(add: Callable[..., ArgumentParser]) -> None:
+    for name, short in COMMANDS.items():
+        command = import_module(f"firefly.commands.{name}")
+        command.add_arguments(add(name, command.run, short, command.ABOUT))
 
 
 # ---- reproduce -------------------------------------------------------------------------------------------------------
@@ -177,7 +161,13 @@ def find_experiment(name: str) -> Any:
 
 # ---- report ----------------------------------------------------------------------------------------------------------
 
-REPORT = """A file holds one network per line; each line names its experiment, and that experiment draws them.
+REPORT = """A run is a folder, as firefly grow writes it: its page has accuracy against parameters and FLOPs, every
+width over time, and what each growth added and why; several runs are compared.
+
+  firefly report runs/mine
+  firefly report runs/mine runs/other --html both.html
+
+A file of results holds one network per line; each line names its experiment, and that experiment draws them.
 
   firefly report results/toy.jsonl
   firefly report runs/toy/toy.jsonl --out figures
@@ -186,12 +176,19 @@ REPORT = """A file holds one network per line; each line names its experiment, a
 
 
 def add_report(add: Callable[..., ArgumentParser]) -> None:
-    parser = add("report", report_results, "print the table and draw the figures of results files", REPORT)
-    parser.add_argument("results", type=Path, nargs="+", metavar="FILE.jsonl", help="one network per line")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (beside the first file)")
+    parser = add("report", report_results, "make the page of runs, or the table and figures of results", REPORT)
+    parser.add_argument("results", type=Path, nargs="+", metavar="RUN", help="folders of runs, or files of results")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the page of the runs (report.html in the first)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="for results: where to (beside the first file)")
 
 
 def report_results(args: Namespace) -> None:
+    if args.html or any(path.is_dir() for path in args.results):
+        from firefly.commands.report import report_runs
+
+        print(f"the page: {report_runs(args.results, args.html).resolve()}")
+        return
+
     from firefly.experiments.rows import read_rows
 
     rows = [row for path in args.results for row in read_rows(path)]
@@ -220,45 +217,6 @@ def draw_rows(name: str, rows: list[dict[str, Any]], path: Path) -> str:
                 break
         way = f"each needs what `firefly reproduce {name}` writes"
         raise FireflyError(f"the networks of {name} cannot be shown ({found}): {way}") from error
-
-
-# ---- widths ----------------------------------------------------------------------------------------------------------
-
-WIDTHS = """MODULE:FUNCTION is a function without arguments that returns the model; modules of the present folder are
-found. Prints a line per width: how many neurons, which layers make and read them, or why it is pinned.
-
-  firefly widths firefly.vision.models:vgg19 --shape 2,3,32,32
-  firefly widths mymodels:make_gpt --shape 2,16 --dtype int64
-"""
-
-
-def add_widths(add: Callable[..., ArgumentParser]) -> None:
-    parser = add("widths", print_widths, "show what of a model can grow", WIDTHS)
-    parser.add_argument("model", metavar="MODULE:FUNCTION", help="makes the model, e.g. mypackage.models:make")
-    shape = "of an input, the batch first; once per input"
-    parser.add_argument("--shape", type=read_shape, action="append", required=True, metavar="N,C,H,W", help=shape)
-    parser.add_argument("--dtype", choices=("float32", "int64"), default="float32", help="of the inputs (float32)")
-
-
-def print_widths(args: Namespace) -> None:
-    import torch
-
-    from firefly.commands.addresses import make_model
-
-    model = make_model(args.model).eval()
-    try:
-        example = tuple(torch.zeros(shape, dtype=getattr(torch, args.dtype)) for shape in args.shape)
-    except (RuntimeError, TypeError, MemoryError) as error:
-        shapes = " --shape ".join(",".join(map(str, shape)) for shape in args.shape)
-        raise FireflyError(f"--shape {shapes}: so large an input cannot be made; a small batch is enough") from error
-    print(firefly.trace(model, example))
-
-
-def read_shape(text: str) -> tuple[int, ...]:
-    sizes = text.split(",")
-    if not all(size.strip().isdecimal() and len(size) < 20 and int(size) > 0 for size in sizes):
-        raise ArgumentTypeError(f"{text!r} is not a shape such as 2,3,32,32")
-    return tuple(map(int, sizes))
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn
 
 import firefly
 from firefly import report
-from firefly.report import charts, page, svg
+from firefly.report import charts, page, svg, widths
 
 
 def grown() -> dict[str, object]:
@@ -31,9 +31,9 @@ def test_a_page_of_ones_own_run(tmp_path: Path) -> None:
     epochs = [{"series": "mine", "epoch": k, "accuracy": 0.5 + k / 10} for k in (1, 2, 3)]
     page = report.write(tmp_path / "run", [grown()], points=points, epochs=epochs, title="Mine & yours <3")
     text = page.read_text()
-    assert "Mine &amp; yours &lt;3" in text and text.count("<svg") == 3
+    assert "Mine &amp; yours &lt;3" in text and text.count("<svg") == 4
     charts = {path.name: path.read_text() for path in page.parent.glob("*.svg")}
-    assert charts.keys() == {"parameters.svg", "widths.svg", "epochs.svg"}
+    assert charts.keys() == {"parameters.svg", "widths.svg", "epochs.svg", "gains.svg"}
     for chart in charts.values():
         assert ElementTree.fromstring(chart).tag == "{http://www.w3.org/2000/svg}svg"
 
@@ -74,8 +74,8 @@ def test_points_and_epochs_may_have_metrics_of_their_own(tmp_path: Path) -> None
 
 def test_widths_are_followed_through_growths_that_leave_some_out() -> None:
     history = [{"widths": {"a": (2, 5), "b": (3, 3)}}, {"widths": {"b": (3, 9)}}]
-    assert charts.track_widths(history) == {"a": [2, 5, 5], "b": [3, 3, 9]}
-    assert charts.draw_widths(history).count("<rect") == 2 + 2 + 3  # parts of both bars, and the legend
+    assert widths.track_widths(history) == {"a": [2, 5, 5], "b": [3, 3, 9]}
+    assert widths.draw_widths(history).count("<rect") == 2 + 2 + 3  # parts of both bars, and the legend
 
 
 def test_labels_are_moved_apart_in_their_order() -> None:

@@ -1,9 +1,10 @@
-"""What the words of a command mean: budgets, losses and optimisers, by name or as MODULE:FUNCTION."""
+"""What the words of a command mean: budgets, shapes, losses and optimisers, by name or as MODULE:FUNCTION."""
 
 from __future__ import annotations
 
 import math
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -68,6 +69,17 @@ def read_number(text: str) -> tuple[float | None, bool]:
         return value / 100, True
     value *= POWERS[found[2].lower()]
     return (int(value) if value == int(value) else value) if math.isfinite(value) else None, False
+
+
+# ---- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    """`2,3,32,32`."""
+    sizes = text.split(",")
+    if not all(size.strip().isdecimal() and len(size) < 20 and int(size) > 0 for size in sizes):
+        raise ArgumentTypeError(f"{text!r} is not a shape such as 2,3,32,32")
+    return tuple(map(int, sizes))
 
 
 # ---- kinds of growth -------------------------------------------------------------------------------------------------

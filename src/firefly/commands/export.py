@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from firefly.anatomy.examples import tensors_in
 from firefly.commands.addresses import present_folder
+from firefly.commands.arguments import read_shape
 from firefly.commands.loaders import as_tuple, make_example
 from firefly.commands.runs import load_model, open_run
 from firefly.errors import FireflyError, first_line
@@ -33,7 +34,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 Ask = Callable[[Call], list[Tensor]]
 
 
-def add_arguments(parser: ArgumentParser, read_shape: Callable[[str], tuple[int, ...]]) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or a checkpoint")
     parser.add_argument("--to", choices=tuple(SUFFIX), required=True, help="onnx, or torch: a file of torch.export")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to (RUN/model.onnx or RUN/model.pt2)")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from firefly.commands.journal import measure
 from firefly.commands.runs import Run, open_run
-from firefly.report.charts import name_growths, track_widths
 from firefly.report.svg import shorten
+from firefly.report.widths import name_growths, track_widths
 
 ABOUT = """A run is a folder that firefly grow wrote, or fit(checkpoint=...), or firefly.save. The model's code is not
 needed.

@@ -5,6 +5,8 @@
     epochs = [{"series": "grown", "epoch": 1, "accuracy": 0.91}, ...]
     firefly.report.write("runs/mine", history, points=points, epochs=epochs, title="My network")
 
+`firefly report RUN --html page.html` makes one of a run in a folder, or of several side by side (`runs.py`).
+
 `epoch`, `flops`, `error` and `label` may be left out. The first series is drawn in front, as the one the page is about,
 and a series has one colour in all charts. `metric` names the key that is plotted: "accuracy" and other shares read as
 per cent, anything else ("loss") as it is.
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.report import charts, page
+from firefly.report import charts, page, widths
 from firefly.report.charts import spell
 from firefly.report.palette import number_series
 
@@ -56,11 +58,16 @@ def write(
     check_rows("points", points, ("series", "parameters", metric), ("parameters", "flops", metric))
     check_rows("epochs", epochs, ("series", "epoch", epoch_metric or metric), ("epoch", epoch_metric or metric))
     folder = prepare(folder)
-    drawn = draw(growths, points, epochs, metric, epoch_metric or metric)
-    for picture in drawn:
+    numbers = number_series(str(row["series"]) for row in points + epochs)
+    sizes = draw_sizes(points, numbers, metric)
+    grown = [*draw_training(epochs, growths, numbers, epoch_metric or metric), *draw_growths(growths, epochs)]
+    for picture in sizes + grown:
         (folder / f"{picture.name}.svg").write_text(picture.to_file(), encoding="utf-8")
+    tables = [("The networks", page.show_points(points, metric))] if points else []
+    sections = [page.Section("How it grew", grown, growths)] if grown or growths else []
+    told = page.show_settings(settings) if settings else ""
     path = folder / "report.html"
-    path.write_text(page.render(title, text, drawn, growths, points, settings or {}, metric), encoding="utf-8")
+    path.write_text(page.render(title, text, sizes, tables, sections, told), encoding="utf-8")
     return path
 
 
@@ -74,11 +81,8 @@ def prepare(folder: str | Path) -> Path:
     return Path(folder)
 
 
-def draw(
-    growths: list[Row], points: list[Row], epochs: list[Row], metric: str, epoch_metric: str
-) -> list[page.Picture]:
-    """The charts there is data for."""
-    numbers = number_series(str(row["series"]) for row in points + epochs)
+def draw_sizes(points: list[Row], numbers: Mapping[str, int], metric: str) -> list[page.Picture]:
+    """The metric against parameters, and against FLOPs where all are known."""
     drawn = []
     for size in ("parameters", "flops"):
         if points and all(size in point for point in points):
@@ -87,15 +91,36 @@ def draw(
             caption += " Higher and further left is better." if "accuracy" in metric else ""
             caption += " The bars are one standard error." if any(point.get("error") for point in points) else ""
             drawn.append(page.Picture(size, charts.draw_points(points, numbers, metric, size), caption))
-    if epochs:
-        caption = f"{spell(epoch_metric)} at the end of each epoch; a dotted line marks a growth."
-        drawn.append(page.Picture("epochs", charts.draw_epochs(epochs, growths, numbers, epoch_metric), caption))
+    return drawn
+
+
+def draw_training(epochs: list[Row], growths: list[Row], numbers: Mapping[str, int], metric: str) -> list[page.Picture]:
+    """The metric over the epochs."""
+    if not epochs:
+        return []
+    mark = "a dot" if any(row.get("grown") for row in epochs) else "a dotted line"
+    caption = f"{spell(metric)} at the end of each epoch; {mark} marks a growth."
+    return [page.Picture("epochs", charts.draw_epochs(epochs, growths, numbers, metric), caption)]
+
+
+def draw_growths(growths: list[Row], epochs: list[Row], series: int = 0) -> list[page.Picture]:
+    """The widths of one network: how large, since when, what each growth was worth, and its new layers."""
+    drawn = []
     if any(new for growth in growths for _, new in growth["widths"].values()):
         caption = "Neurons in each width as the network grew. Widths are named after the layer that makes them."
-        drawn.append(page.Picture("widths", charts.draw_widths(growths), caption))
-    if charts.deepens(growths):
+        drawn.append(page.Picture("widths", widths.draw_widths(growths, series), caption))
+        if epochs and all("epoch" in growth for growth in growths):
+            last = max(row["epoch"] for row in epochs)
+            caption = "The same over time: when each width grew, as a share of what it became."
+            drawn.append(page.Picture("timeline", widths.draw_timeline(growths, last, series), caption))
+        if any(gain for growth in growths for kinds in growth.get("gains", {}).values() for gain in kinds.values()):
+            caption = (
+                "Why: the gain of what each width got, by kind; in each column the number is that of its longest bar."
+            )
+            drawn.append(page.Picture("gains", widths.draw_gains(growths), caption))
+    if widths.deepens(growths):
         caption = "The network before and after, from its input down. New layers stand out; | is a dormant layer."
-        drawn.append(page.Picture("network", charts.draw_network(growths), caption))
+        drawn.append(page.Picture("network", widths.draw_network(growths, series), caption))
     return drawn
 
 

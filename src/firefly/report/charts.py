@@ -14,7 +14,6 @@ from firefly.report.svg import (
     LETTER,
     WIDE,
     Axis,
-    draw_bar,
     draw_line,
     draw_mark,
     draw_path,
@@ -33,8 +32,6 @@ from firefly.report.svg import (
 
 Row = Mapping[str, Any]
 Numbers = Mapping[str, int]
-
-ROW = 22  # the height of a bar and its gap
 
 
 def draw_points(points: Sequence[Row], numbers: Numbers, metric: str, size: str = "parameters") -> str:
@@ -79,10 +76,12 @@ def label_marks(points: Sequence[Row], marks: Sequence[tuple[float, float]], num
         number, text = numbers[str(row["series"])], str(row.get("label", ""))
         above, below, wide = y - 9, y + 16, LETTER * len(text)
         sides = [(x - 6 - wide, above), (x + 6, below), (x + 6, above), (x - 6 - wide, below)]
-        sides += [(min(x - wide / 2, WIDE - wide), y - 16), (min(x - wide / 2, WIDE - wide), y + 22)]
+        sides += [(min(x - wide / 2, WIDE - 8 - wide), y - 16), (min(x - wide / 2, WIDE - 8 - wide), y + 22)]
         order = sides if number == 0 else [sides[1], sides[0], *sides[2:]]
         boxes = [(start, start + wide, line - 11, line + 4) for start, line in order]
-        covered = [sum(overlap(box, other) for other in taken) + 1e6 * (box[0] < 4 or box[1] > WIDE) for box in boxes]
+        covered = [
+            sum(overlap(box, other) for other in taken) + 1e6 * (box[0] < 4 or box[1] > WIDE - 8) for box in boxes
+        ]
         best = covered.index(min(covered))
         if text:
             taken.append(boxes[best])
@@ -97,7 +96,7 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers, metric: str) -> str:
-    """A metric per epoch, whole: a line per series and label, named where it ends, and a mark at every growth."""
+    """A metric per epoch, whole: a line per series and label, named where it ends; growths as lines down or as dots."""
     groups = by_series(epochs, lambda row: f"{row['series']}\0{row.get('label', row['series'])}")
     names = [name.partition("\0")[2] for name in groups]
     top, bottom, left, right = 14, 284, 54, WIDE - 16 - min(LETTER * max(map(len, names)), 0.36 * WIDE)
@@ -122,65 +121,13 @@ def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers,
     for rows, name, end in reversed(lines):
         number = numbers[str(rows[0]["series"])]
         front = " front" if number == 0 else ""
-        parts.append(
-            draw_path([(across.place(row["epoch"]), up.place(row[metric])) for row in rows], f"line s{number}{front}")
-        )
+        places = [(across.place(row["epoch"]), up.place(row[metric])) for row in rows]
+        parts.append(draw_path(places, f"line s{number}{front}"))
+        for row, (x, y) in zip(rows, places):
+            if row.get("grown"):
+                parts.append(draw_mark(x, y, f"mark s{number}", f"{name}: grown after epoch {row['epoch']}"))
         parts.append(write_text(right + 6, end + 4, name, f"name s{number}"))
     return wrap(parts, bottom + 40)
-
-
-def draw_widths(history: Sequence[Row]) -> str:
-    """Neurons per width over time: a bar for each, with a part for the start and one for each growth."""
-    sizes = {name: counts for name, counts in track_widths(history).items() if counts[-1]}
-    when = name_growths(history)
-    top, left = 10, leave_room(sizes)
-    bottom = top + ROW * len(sizes)
-    most = max(counts[-1] for counts in sizes.values())
-    across = Axis(0, most, left, WIDE - 16 - LETTER * len(f"{most:,}"))
-    parts = [draw_x(across, [n for n in tick(0, most, 4) if n == int(n)], top, bottom, "neurons", shorten)]
-    for place, (name, counts) in enumerate(sizes.items()):
-        y = top + ROW * place + 3
-        for k, count in enumerate(counts):
-            before = across.place(counts[k - 1] if k else 0)
-            if across.place(count) > before:
-                parts.append(draw_bar(before, y, across.place(count) - before, ROW - 6, *shade(k, len(history))))
-        parts.append(write_text(left - 6, y + 12, cut(name), "", "end"))
-        parts.append(write_text(across.place(counts[-1]) + 5, y + 12, f"{counts[-1]:,}"))
-    for k, text in enumerate(when):
-        x, y = left + (WIDE - left) / 2 * (k % 2), bottom + 44 + 19 * (k // 2)
-        parts += [draw_bar(x, y, 12, 12, *shade(k, len(history))), write_text(x + 17, y + 10.5, text, "quiet")]
-    return wrap(parts, bottom + 48 + 19 * math.ceil(len(when) / 2))
-
-
-def shade(moment: int, growths: int) -> tuple[str, float]:
-    """Class and strength of what was there at the start (0), or came with a growth: the later, the stronger."""
-    return ("old", 1.0) if moment == 0 else ("bar s0", 0.3 + 0.7 * moment / growths)
-
-
-def draw_network(history: Sequence[Row]) -> str:
-    """The network before and after, from input to output: a bar for each width, new layers in front, dormant ones |."""
-    sizes = track_widths(history)
-    top, left = 40, leave_room(sizes)
-    most = max(max(counts[0], counts[-1]) for counts in sizes.values()) or 1
-    room = (WIDE - left) / 2
-    parts = []
-    for panel, (when, moment) in enumerate((("before", 0), ("after", -1))):
-        middle = left + room * (panel + 0.42)
-        layers = sum(counts[moment] > 0 for counts in sizes.values())
-        neurons = sum(counts[moment] for counts in sizes.values())
-        parts.append(write_text(middle, 14, when, "", "middle"))
-        parts.append(write_text(middle, 30, f"{layers} widths, {neurons:,} neurons", "quiet", "middle"))
-        for place, counts in enumerate(sizes.values()):
-            y, wide = top + ROW * place + 3, 0.68 * room * counts[moment] / most
-            if wide:
-                kind = "bar s0" if not counts[0] else "old"
-                parts.append(draw_bar(middle - wide / 2, y, wide, ROW - 6, kind))
-                parts.append(write_text(middle + wide / 2 + 4, y + 12, f"{counts[moment]:,}"))
-            else:
-                parts.append(draw_line(middle, y + 2, middle, y + 14, "growth"))
-    for place, name in enumerate(sizes):
-        parts.append(write_text(left - 6, top + ROW * place + 15, cut(name), "", "end"))
-    return wrap(parts, top + ROW * len(sizes) + 8)
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -193,31 +140,6 @@ def by_series(rows: Iterable[Row], name: Callable[[Row], str]) -> dict[str, list
     return groups
 
 
-def deepens(history: Sequence[Row]) -> bool:
-    """Whether there are dormant layers in it."""
-    return any(not before for growth in history for before, _ in growth["widths"].values())
-
-
-def track_widths(history: Sequence[Row]) -> dict[str, list[int]]:
-    """The size of every width before the first growth and after each."""
-    names = list(dict.fromkeys(name for growth in history for name in growth["widths"]))
-    found: dict[str, list[int]] = {}
-    for name in names:
-        first = next(growth["widths"][name][0] for growth in history if name in growth["widths"])
-        counts = [first]
-        for growth in history:
-            counts.append(growth["widths"][name][1] if name in growth["widths"] else counts[-1])
-        found[name] = counts
-    return found
-
-
-def name_growths(history: Sequence[Row]) -> list[str]:
-    """The start and each growth, by epoch where that is known."""
-    known = all("epoch" in growth for growth in history)
-    names = [f"after epoch {row['epoch']}" if known else f"growth {k}" for k, row in enumerate(history, start=1)]
-    return ["at the start", *names]
-
-
 def widen(values: Sequence[float]) -> tuple[float, float]:
     """Limits with a margin around all values."""
     low, high = min(values), max(values)
@@ -228,13 +150,3 @@ def widen(values: Sequence[float]) -> tuple[float, float]:
 def spell(key: str) -> str:
     """A key in words: "test_accuracy" is Test accuracy, "flops" FLOPs."""
     return "FLOPs" if key == "flops" else key.replace("_", " ").capitalize()
-
-
-def leave_room(names: Iterable[str]) -> float:
-    """Room for names on the left."""
-    return 12 + LETTER * max((len(cut(name)) for name in names), default=0)
-
-
-def cut(name: str, most: int = 20) -> str:
-    """The end of a long name, which tells layers apart."""
-    return name if len(name) <= most else f"…{name[1 - most :]}"

@@ -19,7 +19,8 @@ body { font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-ser
   background: var(--paper); max-width: 56rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; overflow-wrap: anywhere }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 1rem }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .8rem }
-h3 { font-size: 1rem; margin: 1.8rem 0 .4rem }
+h3, summary { font-size: 1rem; font-weight: 600; margin: 1.8rem 0 .4rem }
+summary { margin: .9rem 0 .4rem; cursor: pointer }
 p { margin: .6rem 0; max-width: 46rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 23rem), 1fr)); gap: 1.6rem 2rem;
   margin: 1.4rem 0; align-items: start }
@@ -44,7 +45,8 @@ table.prose td { white-space: normal; vertical-align: top }
 
 EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them. At each growth
 every neuron offers to split in two, and every width offers brand-new neurons; all are tried at once in one over-grown
-network, and those with the largest <em>gain</em>, the predicted decrease of the training loss, stay.</p>"""
+network, and those with the largest <em>gain</em>, the predicted decrease of the training loss, stay. Where the budget
+counts parameters or FLOPs, those with the largest gain for what they cost.</p>"""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -75,27 +77,38 @@ class Picture:
         return self.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{style}", 1)
 
 
+@dataclass(frozen=True)
+class Section:
+    """How one network grew: charts, and what each growth added; folded where there are several networks."""
+
+    title: str
+    pictures: Sequence[Picture]
+    growths: Sequence[Row]
+    folded: bool = False
+
+
 def render(
     title: str,
     text: str,
     pictures: Sequence[Picture],
-    growths: Sequence[Row],
-    points: Sequence[Row],
-    settings: Mapping[str, Any],
-    metric: str,
+    tables: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    settings: str = "",
 ) -> str:
-    """The whole page."""
-    first = [picture for picture in pictures if picture.name in ("parameters", "flops")]
+    """The whole page: words, the first charts, tables with their titles, then how each network grew."""
     words = paragraphs(text)
-    parts = [f"<h1>{escape(title)}</h1>", *words[:2], show_pictures(first), *words[2:]]
-    if points:
-        parts += ["<h2>The networks</h2>", show_points(points, metric)]
-    parts += ["<h2>How it grew</h2>"] * bool(growths)
-    parts.append(show_pictures([picture for picture in pictures if picture not in first]))
-    if growths:
-        parts += [EXPLAIN, *(show_growth(number, growth) for number, growth in enumerate(growths, start=1))]
+    parts = [f"<h1>{escape(title)}</h1>", *words[:2], show_pictures(pictures), *words[2:]]
+    for name, content in tables:
+        parts += [f"<h2>{escape(name)}</h2>", content]
+    for number, section in enumerate(sections):
+        parts += [f"<h2>{escape(section.title)}</h2>", show_pictures(section.pictures)]
+        if section.growths:
+            parts += [EXPLAIN] * (number == 0)
+            parts += [
+                show_growth(place, growth, section.folded) for place, growth in enumerate(section.growths, start=1)
+            ]
     if settings:
-        parts += ["<h2>Settings</h2>", show_settings(settings)]
+        parts += ["<h2>Settings</h2>", settings]
     return PAGE.format(title=escape(title), style=svg.STYLE + STYLE, body="\n".join(parts))
 
 
@@ -130,8 +143,8 @@ def form(value: float, metric: str, error: float | None = None) -> str:
     return f"{100 * value:.2f}" + (f" ± {100 * error:.2f} %" if error else " %")
 
 
-def show_growth(number: int, growth: Row) -> str:
-    """One growth as `print(growth)` tells it."""
+def show_growth(number: int, growth: Row, folded: bool = False) -> str:
+    """One growth as `print(growth)` tells it, and why these candidates."""
     when = f", after epoch {growth['epoch']}" if "epoch" in growth else ""
     before, after = growth["parameters"]
     more = sum(sum(kinds.values()) for kinds in growth["added"].values())
@@ -144,14 +157,26 @@ def show_growth(number: int, growth: Row) -> str:
             gain = sum(growth.get("gains", {}).get(name, {}).values())
             born = [f"+{kinds[kind]:,}" if kinds.get(kind) else "" for kind in offered]
             rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", f"{gain:.2g}" if kinds else ""])
+    title = f"Growth {number}{when}: {more:,} more neurons, {before:,} → {after:,} parameters"
     parts = [
-        f"<h3>Growth {number}{when}: {more:,} more neurons, {before:,} → {after:,} parameters</h3>",
         table(["width", "before", *offered, "after", "gain"], rows),
         f'<p class="note">{escape(describe_losses(growth))}</p>',
+        *(f'<p class="note">{escape(why)}</p>' for why in describe_choice(growth, more)),
         *([f'<p class="note">Dormant layers left: {asleep}.</p>'] if asleep else []),
         *(f'<p class="note">{escape(str(note))}</p>' for note in growth.get("notes", ())),
     ]
-    return "\n".join(parts)
+    inside = "\n".join(parts)
+    return f"<details><summary>{title}</summary>\n{inside}\n</details>" if folded else f"<h3>{title}</h3>\n{inside}"
+
+
+def describe_choice(growth: Row, more: int) -> list[str]:
+    """How many candidates there were, what all and what the chosen ones promised, and what they cost."""
+    if not growth.get("candidates") or "predicted" not in growth or "total_gain" not in growth:
+        return []
+    promised = f"{growth['predicted']:.3g} of {growth['total_gain']:.3g}"
+    spent = [f"{used:,.0f} of {allowed:,.0f} {what}" for what, (used, allowed) in growth.get("spent", {}).items()]
+    budget = f"; the budget: {', '.join(spent)}" if spent else ""
+    return [f"Chosen were {more:,} of {growth['candidates']:,} candidates, with {promised} of the gain{budget}."]
 
 
 def describe_losses(growth: Row) -> str:
@@ -166,9 +191,11 @@ def describe_losses(growth: Row) -> str:
     return f"{text}; {sum(growth.get('seconds', {}).values()):.1f} s." if growth.get("seconds") else f"{text}."
 
 
-def show_settings(settings: Mapping[str, Any]) -> str:
-    rows = [[name.replace("_", " "), value] for name, value in settings.items()]
-    return table(["setting", "value"], rows, left=2).replace("<table>", '<table class="prose">')
+def show_settings(settings: Mapping[str, Any], *others: Mapping[str, Any], names: Sequence[str] = ("value",)) -> str:
+    """What a run was made with, or several, each in a column of its own."""
+    keys = dict.fromkeys(key for one in (settings, *others) for key in one)
+    rows = [[key.replace("_", " "), *(one.get(key, "") for one in (settings, *others))] for key in keys]
+    return table(["setting", *names], rows, left=2 + len(others)).replace("<table>", '<table class="prose">')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> str:

@@ -34,6 +34,10 @@ svg.chart {{ font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-
 .chart .mark, .chart text.name {{ fill: var(--c) }}
 .chart .error {{ stroke: var(--c); stroke-width: 1 }}
 .chart .bar {{ fill: var(--c) }}
+.chart .area {{ fill: var(--c); opacity: .75 }}
+.chart .kind0 {{ fill: var(--ink); opacity: .8 }}
+.chart .kind1 {{ fill: var(--faint); opacity: .6 }}
+.chart .kind2 {{ fill: var(--faint); opacity: .25 }}
 .chart .old {{ fill: var(--faint); opacity: .55 }}
 """ + "".join(f".chart .s{number} {{ --c: var(--s{number}) }}\n" for number in range(len(OTHERS) + 1))
 
@@ -130,9 +134,14 @@ def draw_mark(x: float, y: float, kind: str, told: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.2" class="{kind}"><title>{escape(told)}</title></circle>'
 
 
-def draw_bar(x: float, y: float, wide: float, high: float, kind: str, strength: float = 1.0) -> str:
+def draw_bar(x: float, y: float, wide: float, high: float, kind: str, strength: float = 1.0, told: str = "") -> str:
     faded = f' opacity="{strength:.2f}"' if strength < 1 else ""
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" class="{kind}"{faded}/>'
+    bar = f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" class="{kind}"{faded}'
+    return f"{bar}><title>{escape(told)}</title></rect>" if told else f"{bar}/>"
+
+
+def draw_area(places: Sequence[tuple[float, float]], kind: str) -> str:
+    return f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}" class="{kind}"/>'
 
 
 def draw_x(axis: Axis, ticks: Sequence[float], top: float, bottom: float, title: str, form: Callable[..., str]) -> str:

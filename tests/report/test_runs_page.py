@@ -1,0 +1,157 @@
+"""The page of runs: all of them on it, one colour each, and readable on a phone and on a desk."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import chromium
+import pytest
+
+from firefly.errors import FireflyError
+from firefly.report import widths
+from firefly.report.runs import choose_metric, list_points, write_runs
+
+browser = pytest.mark.skipif(chromium.PATH is None, reason="no Chromium")
+
+
+def make_run(name: str, growths: int = 3, layers: int = 4, **missing: None) -> dict[str, Any]:
+    """A run whose layers gain a neuron of each kind in every growth, after every second epoch."""
+    names = [f"features.block{k}.convolution_of_some_length" for k in range(layers)]
+    made: list[dict[str, Any]] = []
+    for number in range(growths):
+        size = (4 + 2 * number, 6 + 2 * number)
+        made.append(
+            {
+                "epoch": 2 * number + 2,
+                "added": {one: {"split": 1, "new": 1} for one in names},
+                "gains": {one: {"split": 0.001 * k, "new": 0.01} for k, one in enumerate(names)},
+                "widths": dict.fromkeys(names, size),
+                "parameters": (1000 * size[0], 1000 * size[1]),
+                "flops": (50_000 * size[0], 50_000 * size[1]),
+                "loss_before": 1.0,
+                "loss_after": 0.9,
+                "predicted": 0.11,
+                "candidates": 40,
+                "total_gain": 0.2,
+                "spent": {"parameters": (1900, 2000)},
+                "seconds": {"trace": 1.0},
+            }
+        )
+    epochs = []
+    for epoch in range(1, 2 * growths + 3):
+        done = sum(growth["epoch"] < epoch for growth in made)
+        row = {"epoch": epoch, "loss": 2.0 / epoch, "seconds": 3.0, "parameters": 4000 + 2000 * done}
+        row |= {"flops": 200_000 + 100_000 * done, "test_accuracy": 1 - 0.5 / epoch, "test_loss": 1.0 / epoch}
+        epochs.append(row | {"grown": any(growth["epoch"] == epoch for growth in made)} | missing)
+    return {"name": name, "growths": made, "epochs": epochs, "settings": {"budget": "parameters=2k", "seed": growths}}
+
+
+def make_page(folder: Path, *runs: dict[str, Any]) -> str:
+    return write_runs(folder / "page.html", runs).read_text()
+
+
+FITS = """(page, view) => ({
+  wide: page.documentElement.scrollWidth,
+  hidden: [...page.querySelectorAll(".wide")].filter(one => one.scrollWidth > one.clientWidth + 1).length,
+  outside: [...page.querySelectorAll("svg text, td, th, p, h1, h2, h3, summary, figcaption")].filter(one => {
+    const box = one.getBoundingClientRect()
+    const paper = one.closest("svg")?.getBoundingClientRect()
+    const [left, right] = paper ? [paper.left, paper.right] : [0, view.innerWidth]
+    return box.width && (box.left < left - 1 || box.right > right + 1) }).map(one => one.textContent),
+  smallest: Math.min(...[...page.querySelectorAll("svg text")].map(one => one.getBoundingClientRect().height)),
+  folded: page.querySelectorAll("details").length, charts: page.querySelectorAll("svg").length,
+})"""
+
+
+@browser
+@pytest.mark.parametrize(
+    ("wide", "names"), [(375, ["mine"]), (375, ["mine", "the-other", "a_third_one"]), (1280, "ab")]
+)
+def test_nothing_is_off_the_screen(tmp_path: Path, wide: int, names: list[str]) -> None:
+    runs = [make_run(name, growths=3 + 5 * number) for number, name in enumerate(names)]
+    told: Any = chromium.ask(make_page(tmp_path, *runs), FITS, tmp_path, wide)
+    assert told["wide"] <= wide and told["outside"] == [] and told["hidden"] == 0 and told["smallest"] >= 9
+    assert told["charts"] == 3 + 3 * len(runs)  # of all; of each: widths, timeline, gains
+    assert told["folded"] == (sum(len(run["growths"]) for run in runs) if len(runs) > 1 else 0)
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
+    page = make_page(tmp_path, make_run("mine"), make_run("other"))
+    assert not re.search(r"(?:src|href|url)\s*[=(]|<script|@import|http", page)
+
+
+def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+    page = make_page(tmp_path, make_run("mine"), make_run("other"))
+    _, mine, other = re.split(r"<h2>How \w+ grew</h2>", page)
+    for part, own in ((mine, "s0"), (other, "s1")):
+        charts = "".join(re.findall(r"<svg.*?</svg>", part, re.DOTALL))
+        assert set(re.findall(r'class="(?:bar|area) (s\d)"', charts)) == {own}
+    top = page.partition("<h2>")[0]
+    assert {*re.findall(r'name (s\d)"[^>]*>(?:● )?(\w+)<', top)} == {("s0", "mine"), ("s1", "other")}
+
+
+def test_why_is_told_in_words_and_by_kind(tmp_path: Path) -> None:
+    page = make_page(tmp_path, make_run("mine"))
+    assert (
+        "Chosen were 8 of 40 candidates, with 0.11 of 0.2 of the gain; the budget: 1,900 of 2,000 parameters." in page
+    )
+    assert "features.block3.convolution_of_some_length, split: 0.003" in page
+    assert "mine grew 3 times, from 4,000 to 10,000 parameters: test accuracy 93.75 % after epoch 8." in page
+
+
+def test_each_size_is_a_point_and_the_last_network_too() -> None:
+    run = make_run("mine")
+    points = list_points(run, "test_accuracy", several=False)
+    assert [point["parameters"] for point in points] == [4000, 6000, 8000, 10_000]
+    assert [point["label"] for point in points] == ["epoch 2", "epoch 4", "epoch 6", "epoch 8"]
+    assert points[-1]["test_accuracy"] == run["epochs"][-1]["test_accuracy"] and all(point["flops"] for point in points)
+
+
+def test_without_a_test_the_loss_is_drawn(tmp_path: Path) -> None:
+    runs = [make_run("mine"), make_run("other", test_accuracy=None)]
+    assert choose_metric(runs[:1]) == "test_accuracy" and choose_metric(runs) == "test_loss"
+    none = make_run("none", test_accuracy=None, test_loss=None)
+    assert choose_metric([none]) == "loss" and "Loss against parameters." in make_page(tmp_path, none)
+
+
+def test_a_run_that_has_not_grown_has_a_page(tmp_path: Path) -> None:
+    page = make_page(tmp_path, make_run("mine", growths=0))
+    assert "mine grew 0 times" in page and "How it grew" not in page
+
+
+@pytest.mark.parametrize("growths", [1, 6, 7, 20])
+def test_all_growths_and_gains_are_drawn(growths: int) -> None:
+    history = make_run("mine", growths)["growths"]
+    chart = widths.draw_gains(history)
+    assert chart.count('y="') and [f">{k + 1}<" in chart for k in range(growths)] == [True] * growths
+    assert len(re.findall(r'<rect[^>]*class="kind1"><title>', chart)) == 4 * growths  # what is new, in each width
+    high = float(re.search(r'viewBox="0 0 420 (\d+)"', chart)[1])  # type: ignore[index]
+    for x, y, wide in re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', chart):
+        assert float(x) + float(wide) <= 420 and float(y) < high
+
+
+def test_the_timeline_steps_where_it_grew() -> None:
+    history = [{"epoch": 2, "widths": {"a": (2, 4)}, "added": {}}, {"epoch": 6, "widths": {"a": (4, 8)}, "added": {}}]
+    chart = widths.draw_timeline(history, last=8)
+    (line,) = re.findall(r'<polygon points="([^"]+)"', chart)
+    places = [tuple(map(float, place.split(","))) for place in line.split()]
+    foot, left, right = places[0][1], places[0][0], places[-1][0]
+    shares = [(round((x - left) / (right - left), 2), round((foot - y) / 16, 2)) for x, y in places[1:-1]]
+    assert shares == [(0, 0.25), (0.25, 0.25), (0.25, 0.5), (0.75, 0.5), (0.75, 1), (1, 1)]
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "page.html", tmp_path, tmp_path / "nul\0byte", tmp_path / ("x" * 5000)):
+        with pytest.raises(FireflyError, match="another file with --html"):
+            write_runs(path, [make_run("mine")])
+
+
+def test_numbers_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:
+    run = make_run("mine", test_accuracy=None)
+    run["epochs"][0]["test_loss"] = math.inf
+    assert choose_metric([run]) == "loss"
+    run["epochs"][0]["loss"] = math.nan
+    with pytest.raises(FireflyError, match="no number in common"):
+        make_page(tmp_path, run)
