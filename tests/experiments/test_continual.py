@@ -125,7 +125,7 @@ def test_tasks_of_cifar_100_are_learnt(size: str, tmp_path: Path, monkeypatch: p
     budget = {"start": 2000, "parameters": 2000, "neurons": 8 if size == "full" else 0}
     course = replace(SETTINGS[size][20], **short, **budget)
     parts = list_parts(course, 0, None)
-    for method in ("firefly", "ewc", "equal"):
+    for method in ("firefly", "firefly-deaf", "ewc", "equal", "cpg"):
         room = Class(course, parts[:2], torch.device("cpu"), tmp_path / method, 0, 60_000)
         assert [len(step[0]) for step in METHODS[method](room)] == [1, 2]
 

@@ -76,6 +76,20 @@ def test_a_method_in_several_sizes_is_one_line_against_size(tmp_path: Path) -> N
     assert sizes.count("<polyline") == 2
 
 
+def test_many_methods_are_told_apart_and_named_inside_the_picture(tmp_path: Path) -> None:
+    names = ["firefly", *"abcdefghijklmnop"]
+    plot([row for name in names for row in make_rows(name)], tmp_path / "c.svg")
+    drawn = (tmp_path / "c.svg").read_text()
+    assert (
+        len(set(re.findall(r'<polyline [^>]*class="([^"]+)"', drawn))) == 15
+    )  # eight colours, seven of them dashed, too
+    high = float(re.findall(r'viewBox="0 0 \d+ (\d+)"', drawn)[0])
+    places = [float(y) for y in re.findall(r'<text x="[^"]+" y="([^"]+)" class="name', drawn)]
+    assert len(places) == len(names) and min(places) > 10 and max(places) < high
+    gaps = [b - a for a, b in zip(sorted(places), sorted(places)[1:])]
+    assert min(gaps) > 14
+
+
 @pytest.mark.parametrize("name", ["continual", "continual-sizes"])
 def test_the_committed_figures_are_those_of_the_results(name: str, tmp_path: Path) -> None:
     plot(read_rows(ROOT / "results" / "continual.jsonl"), tmp_path / "continual.svg")

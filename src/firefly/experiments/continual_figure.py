@@ -11,7 +11,7 @@ from firefly.experiments.continual_table import Lines, find_last, group
 from firefly.experiments.curves import summarise
 from firefly.experiments.rows import Row, accuracy
 from firefly.report.page import Picture
-from firefly.report.palette import name_method, number_series
+from firefly.report.palette import OTHERS, name_method, number_series
 from firefly.report.svg import (
     LETTER,
     Axis,
@@ -35,6 +35,8 @@ PANELS: dict[str, Callable[[Row], float]] = {
     "the first task": lambda row: float(row["accuracies"]["task 1"]),
 }
 TOP, BOTTOM, LEFT, PANEL = 30, 300, 48, 270  # of a panel: its edges, the room left of it, and its width
+GAP = 15  # between names
+COLOURS = 1 + len(OTHERS)
 TICKS = (0.0, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 
 
@@ -83,7 +85,9 @@ def draw_panels(
     values = [mean for series in panels.values() for points in series.values() for _, mean, _ in points]
     up = Axis(min(values), max(values), BOTTOM - 8, TOP + 8, bend_accuracy)
     names = list(next(iter(panels.values())))
-    numbers, parts, right = number_series(names), [], 0.0
+    looks = {name: f"s{number}" for name, number in number_series(names).items()}
+    looks |= {name: f"{looks[name]} again" for name in names[COLOURS:]}  # dashed
+    parts, right = [], 0.0
     for number, (title, series) in enumerate(panels.items()):
         left = LEFT + (PANEL + LEFT) * number
         right = left + PANEL
@@ -93,20 +97,28 @@ def draw_panels(
         shown = [value for value in TICKS if up.low <= value <= up.high]
         shown = shown if len(shown) > 2 else tick(up.low, up.high)
         parts.append(draw_y(up, shown, left, right, partial(shorten_metric, metric="accuracy")))
-        parts += [draw_series(name, series[name], numbers[name], across, up) for name in reversed(names)]
-    ends = spread([up.place(points[-1][1]) for points in series.values()], 15)
-    parts += [write_text(right + 12, y + 4, name, f"name s{numbers[name]}") for name, y in zip(names, ends)]
+        parts += [draw_series(name, series[name], looks[name], across, up) for name in reversed(names)]
+    ends = place_names([up.place(points[-1][1]) for points in series.values()])
+    parts += [write_text(right + 12, y + 4, name, f"name {looks[name]}") for name, y in zip(names, ends)]
     return wrap(parts, BOTTOM + 40, right + 16 + LETTER * max(map(len, names)))
 
 
-def draw_series(name: str, points: list[tuple[float, float, float]], number: int, across: Axis, up: Axis) -> str:
+def place_names(ends: list[float]) -> list[float]:
+    """Where names stand beside the ends of their lines: apart, and none above or below the panel."""
+    gap = min(GAP, (BOTTOM - TOP) / len(ends))
+    ranks = {k: rank for rank, k in enumerate(sorted(range(len(ends)), key=lambda k: ends[k]))}
+    lowest = [min(end, BOTTOM - gap * (len(ends) - 1 - ranks[k])) for k, end in enumerate(ends)]
+    return spread([max(end, TOP + gap * ranks[k]) for k, end in enumerate(lowest)], gap)
+
+
+def draw_series(name: str, points: list[tuple[float, float, float]], look: str, across: Axis, up: Axis) -> str:
     """One line with its marks and their errors."""
     places = [(across.place(x), up.place(mean)) for x, mean, _ in points]
-    parts = [draw_path(places, f"line s{number}" + " front" * (not number))]
+    parts = [draw_path(places, f"line {look}" + " front" * (look == "s0"))]
     for (x, y), (_, mean, error) in zip(places, points):
         low, high = (up.place(min(max(mean + sign * error, up.low), up.high)) for sign in (-1, 1))
-        parts.append(draw_line(x, low, x, high, f"error s{number}"))
-        parts.append(draw_mark(x, y, f"mark s{number}", f"{name}: {mean:.2%}"))
+        parts.append(draw_line(x, low, x, high, f"error {look}"))
+        parts.append(draw_mark(x, y, f"mark {look}", f"{name}: {mean:.2%}"))
     return "".join(parts)
 
 

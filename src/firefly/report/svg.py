@@ -31,6 +31,7 @@ svg.chart {{ font: 12.5px system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-
 .chart .growth {{ stroke: var(--faint); stroke-width: 1; stroke-dasharray: 2 3 }}
 .chart .line {{ fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round }}
 .chart .front {{ stroke-width: 2.8 }}
+.chart .again {{ stroke-dasharray: 6 4 }}
 .chart .mark, .chart text.name {{ fill: var(--c) }}
 .chart .error {{ stroke: var(--c); stroke-width: 1 }}
 .chart .bar {{ fill: var(--c) }}
