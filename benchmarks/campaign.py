@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from firefly.experiments.rows import append
+
 ATTACKS = {"interrupts": 500, "kills": 200, "checkpoints": 300, "archives": 100}  # of `attacks`, and how often each
 KINDS = {"changed": "models changed", "lost": "runs lost", "raw": "raw exceptions"}
 
@@ -76,8 +78,7 @@ def main() -> None:
         told = ", ".join(f"{rows[-1][kind]} {words}" for kind, words in KINDS.items())
         print(f"{rows[-1]['tried']} {name}: {told}", *rows[-1]["notes"], sep="\n    ", flush=True)
     if options.out:
-        with options.out.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        append(options.out, *rows)
     print(", ".join(f"{sum(row[kind] for row in rows)} {words}" for kind, words in KINDS.items()))
 
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import firefly
+from firefly.experiments.rows import append
 from firefly.neighborhood.overgrown import OverGrown
 from firefly.stages.step_one import Steps, descend
 
@@ -177,8 +179,7 @@ def main() -> None:
             flush=True,
         )
         if args.out:
-            with open(args.out, "a") as file:
-                print(json.dumps(row), file=file)
+            append(Path(args.out), row)
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ def tabulate_gromo() -> str:
         return statistics.median(row[key] for row in rows)
 
     lines = [
-        [name, f"{middle(seconds):.1f} s", f"{middle('before'):.3f} → {middle(after):.3f}"]
-        for name, seconds, after in (("Firefly", "firefly", "firefly_after"), ("gromo", "gromo", "gromo_after"))
+        [name, f"{middle(took):.1f} epochs", f"{middle('before'):.3f} → {middle(after):.3f}"]
+        for name, took, after in (("Firefly", "firefly", "firefly_after"), ("gromo", "gromo", "gromo_after"))
     ]
     epoch = f"{1000 * middle('epoch'):.0f} ms"
     return lay_out([f"{len(rows)} seeds; an epoch takes {epoch}", "one growth", "loss"], lines)

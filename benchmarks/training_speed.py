@@ -9,7 +9,6 @@ time, not accuracy.
 """
 
 import argparse
-import json
 import platform
 import statistics
 import time
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from firefly.experiments.rows import append
 from firefly.training import fit
 from firefly.vision.data import Images
 from firefly.vision.models import vgg19
@@ -166,9 +166,7 @@ def main() -> None:
             first = f"  (first epoch {row['first_epoch']:.1f} s)" if row["first_epoch"] else ""
             print(f"vgg19 {width:>5}  {variant:26} {row['seconds_per_epoch']:8.3f} s/epoch{first}", flush=True)
             if how.out:
-                how.out.parent.mkdir(parents=True, exist_ok=True)
-                with how.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                append(how.out, row)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ seconds of one thread, in units of a plain PyTorch epoch of the same network; lo
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import firefly
+from firefly.experiments.rows import append
 
 HIDDEN, ADDED, SAMPLES, BATCH = 64, 16, 20_000, 128
 
@@ -151,8 +152,7 @@ def main() -> None:
     if args.out:
         shared = {"experiment": "versus-gromo", "steps": args.steps, "device": "cpu, one thread"}
         shared |= {"torch": torch.__version__, "gromo_version": version("gromo")}
-        with open(args.out, "a") as file:
-            file.writelines(json.dumps({**shared, "seed": seed, **row}) + "\n" for seed, row in enumerate(rows))
+        append(Path(args.out), *({**shared, "seed": seed, **row} for seed, row in enumerate(rows)))
 
 
 if __name__ == "__main__":

@@ -81,6 +81,19 @@ def test_the_size_is_met_and_no_further_neuron_fits(limit: str) -> None:
     assert getattr(anatomy, limit)({**sizes, best: sizes[best] + 1}) > target
 
 
+def test_the_best_stay_and_widths_of_the_best_stay_wide() -> None:
+    model, _, anatomy = make()
+    own = model.inner.weight.detach().clone()
+    stream, inner = (next(w.name for w in anatomy.growable() if w.size == size) for size in (8, 12))
+    scores = {stream: torch.arange(8.0), inner: 10 + torch.arange(12.0).flip(0)}  # all of inner is better
+    after = prune(model, scores, anatomy, parameters=anatomy.parameters({stream: 3, inner: 12}), least=2)
+    assert (after[stream].size, after[inner].size) == (3, 12)
+    assert torch.equal(model.inner.weight, own[:, 5:])  # the last three of the stream
+    model, _, anatomy = make()
+    prune(model, scores, anatomy, parameters=anatomy.parameters({stream: 2, inner: 4}), least=2)
+    assert torch.equal(model.inner.weight, own[:4, 6:])
+
+
 def test_slimming_goes_by_the_scales_and_leaves_none_out() -> None:
     model, _, anatomy = make()
     scales = find_scales(model, anatomy)

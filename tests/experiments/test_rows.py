@@ -18,8 +18,10 @@ def test_every_row_carries_its_versions(tmp_path: Path) -> None:
     path = tmp_path / "results" / "rows.jsonl"
     append(path, {"method": "one"})
     append(path, {"method": "two"}, {"method": "three"})
+    append(path, {"method": "four", "versions": {"timm": "1.0"}})
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["method"] for row in rows] == ["one", "two", "three"]
+    assert [row["method"] for row in rows] == ["one", "two", "three", "four"]
+    assert rows.pop()["versions"] == {"timm": "1.0", **rows[0]["versions"]}
     for row in rows:
         assert row["versions"].keys() == {"firefly", "commit", "torch", "cuda", "cudnn"}
         assert row["versions"]["torch"] == torch.__version__ and row["versions"]["cuda"] == torch.version.cuda

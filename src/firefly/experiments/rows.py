@@ -23,10 +23,11 @@ Row = dict[str, Any]
 
 
 def append(path: Path, *rows: Row) -> None:
-    """Write rows through to the disk, with the versions that they were measured with."""
+    """Write rows through to the disk, with the versions that they were measured with beside those that they name."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    told = [row | {"versions": {**row.get("versions", {}), **list_versions()}} for row in rows]
     with path.open("a") as file:
-        file.write("".join(json.dumps(row | {"versions": list_versions()}) + "\n" for row in rows))
+        file.write("".join(json.dumps(row) + "\n" for row in told))
         file.flush()
         os.fsync(file.fileno())
 

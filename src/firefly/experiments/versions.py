@@ -22,7 +22,7 @@ def list_versions() -> dict[str, str | None]:
     try:
         version = metadata.version("firefly-descent")
     except metadata.PackageNotFoundError:
-        version = "unknown"
+        version = firefly.__version__  # run from a checkout
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return {
         "firefly": version,
