@@ -15,6 +15,7 @@ from firefly.experiments.rows import Row
 from firefly.report.palette import LABELS
 
 Lines = dict[str, dict[int, list[Row]]]  # by name and number of tasks seen
+RECIPE = ("dataset", "held_out", "images", "epochs", "first_epochs", "growths", "batch", "lr", "weight_decay")
 NOTE = """per cent, means over splits ± standard error; to Firefly: on the same splits, * by more than two errors
 transfer: tasks as soon as learnt, above networks of their own; forgotten: below the best that tasks ever were"""
 HEADS = (
@@ -97,6 +98,11 @@ def compare(found: list[Row], ours: dict[str, Row]) -> str:
     return cell(gaps) + ("*" if count > 1 and abs(mean) > 2 * error else "")
 
 
+def find_recipe(row: Row) -> tuple[Any, ...]:
+    """What a network of its own depends on, beside its task and its size."""
+    return tuple(row["config"][key] for key in RECIPE)
+
+
 def name_task(row: Row) -> tuple[int, tuple[int, ...]]:
     """The task that was learnt last: its split, and its classes."""
     return row["seed"], tuple(sorted(row["classes"][-1]))
@@ -108,16 +114,18 @@ def find_learnt(row: Row) -> float:
 
 
 def find_alone(rows: list[Row]) -> dict[Any, float]:
-    """What a network of its own reaches on every task."""
-    return {name_task(row): find_learnt(row) for row in rows if row["method"] == "individual"}
+    """What a network of its own reaches on every task, with every recipe."""
+    own = (row for row in map(complete, rows) if row["method"] == "individual")
+    return {(find_recipe(row), name_task(row)): find_learnt(row) for row in own}
 
 
 def list_transfers(steps: dict[int, list[Row]], alone: dict[Any, float]) -> list[float]:
     """Per split, by how much its tasks are above networks of their own as soon as they are learnt."""
     gaps: dict[int, list[float]] = {}
     for row in (row for found in steps.values() for row in found):
-        if name_task(row) in alone and row["method"] not in ("individual", "joint"):
-            gaps.setdefault(row["seed"], []).append(find_learnt(row) - alone[name_task(row)])
+        task = find_recipe(row), name_task(row)
+        if task in alone and row["method"] not in ("individual", "joint"):
+            gaps.setdefault(row["seed"], []).append(find_learnt(row) - alone[task])
     return [summarise(one)[0] for one in gaps.values()]
 
 
