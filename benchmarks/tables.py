@@ -5,7 +5,7 @@
     python benchmarks/tables.py --show "find vgg19-4"
 
 A mark is `<!-- table: NAME WORDS -->`, and the piece ends at `<!-- /table -->`. On lines of its own it is a block,
-within a line a number. NAME is one of `tables_wider.py`, `tables_pays.py` or `tables_other.py`, WORDS go to it.
+within a line a number. NAME is a piece of one of the files `tables_*.py` beside this one, WORDS go to it.
 Differences are paired by seed, with the standard error of the difference; those in bold exceed two of them, over three
 seeds or more.
 """
@@ -16,12 +16,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import tables_continual
 import tables_other
 import tables_pays
 import tables_wider
 
 ROOT = Path(__file__).parents[1]
-PIECES: dict[str, Callable[..., str]] = {**tables_wider.PIECES, **tables_pays.PIECES, **tables_other.PIECES}
+ROOMS = (tables_wider, tables_pays, tables_other, tables_continual)
+PIECES: dict[str, Callable[..., str]] = {name: piece for room in ROOMS for name, piece in room.PIECES.items()}
 MARK = re.compile(r"(<!-- table: ([^>]*?) -->)(.*?)(<!-- /table -->)", re.DOTALL)
 
 
