@@ -5,10 +5,11 @@
     python benchmarks/zoo_sweep.py --table                                     (what was found, in Markdown)
 
 One row a model. `neurons` counts those of all widths but the model's outputs and the rows of its tables (`outside`).
-The check grows by neurons chosen at random, first new ones, then splits, with steps of 1e-9: `function_change` is the
-largest difference of an output on inputs that were not seen, as a share of the largest output, and must vanish with the
-step: it may be 1e-5, or a hundred times what weights that are off by 1e-9 do to the model (`shaken`). The committed
-model must differ from the old one by what `grow` announced. A model that has a row is left out.
+The check grows by neurons chosen at random, first new ones, then splits, with steps of 1e-9 (1e-5 in a model that only
+runs in float32): `function_change` is the largest difference of an output on inputs that were not seen, as a share of
+the largest output, and must vanish with the step: it may be 1e-5 (1e-2), or a hundred times what weights that are off
+by such a share do to the model (`shaken`). The committed model must differ from the old one by what `grow` announced.
+A model that has a row is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from firefly.surgery.norms import average_statistics
 PACKAGES = ("torchvision", "timm", "transformers")
 OUTCOMES = ("grew", "zero gains", "nothing free", "too slow", "export failed", "does not run", "wrong")
 LARGE = 60_000_000  # parameters; such models take turns, for the sake of memory
-TINY, TOLERANCE = 1e-9, 1e-5
+STEPS = {"float64": (1e-9, 1e-5), "float32": (1e-5, 1e-2)}  # of the check, and what a change may be
 OUTSIDE = ("an output of the model", "looks rows up")
 Row = dict[str, Any]
 Batch = tuple[dict[str, Any], int]
@@ -116,10 +117,23 @@ def grow_and_check(row: Row, model: nn.Module, example: dict[str, Any]) -> Row:
     )
     row["grow_seconds"] = round(time.perf_counter() - start, 2)
     row |= {"added": growth.neurons, "notes": list(growth.notes)}
-    row |= check(model.double(), double(example), options)
-    if row["function_change"] > max(TOLERANCE, 100 * row["shaken"]) or row["commit_error"] > TOLERANCE:
+    row["precision"] = "float64" if runs_double(model, example) else "float32"
+    tiny, tolerance = STEPS[row["precision"]]
+    if row["precision"] == "float64":
+        model, example = model.double(), double(example)
+    row |= check(model, example, options, tiny)
+    if row["function_change"] > max(tolerance, 100 * row["shaken"]) or row["commit_error"] > tolerance:
         return row | {"outcome": "wrong"}
     return row | {"outcome": "grew" if growth.neurons else "zero gains"}
+
+
+def runs_double(model: nn.Module, example: dict[str, Any]) -> bool:
+    """Some models make tensors of float32 as they run."""
+    try:
+        run(copy.deepcopy(model).double(), double(example))
+    except RuntimeError:
+        return False
+    return True
 
 
 def describe(anatomy: firefly.Anatomy) -> Row:
@@ -175,16 +189,16 @@ def double(value: Any) -> Any:
     return tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, value)
 
 
-def check(model: nn.Module, example: dict[str, Any], options: Row) -> Row:
+def check(model: nn.Module, example: dict[str, Any], options: Row, tiny: float) -> Row:
     """New neurons, then splits, by tiny steps: the function stays, and changes as `grow` said (module docstring)."""
     with torch.no_grad():  # untrained norms let the signal of a deep network vanish: 1e-22 at the output of some
         average_statistics(model, loss_of, batches_of(example, 8))
     unseen = vary(example, 7)
     before = run(model, unseen)
-    shaken = difference(run(shake(model), unseen), before)
+    shaken = difference(run(shake(model, tiny), unseen), before)
     scale = max((one.abs().max().item() for one in before), default=0.0) or 1.0
     error, checked = 0.0, Counter[str]()
-    for kind in (firefly.New(4, epsilon=TINY), firefly.Split(TINY)):
+    for kind in (firefly.New(4, epsilon=tiny), firefly.Split(tiny)):
         seen = run(model, example)
         own = {"example": example, "neighborhood": [kind], "method": random_growth(), "seed": 1}
         growth = firefly.grow(model, loss_of, batches_of(example), **options | own)
@@ -196,11 +210,11 @@ def check(model: nn.Module, example: dict[str, Any], options: Row) -> Row:
 
 
 @torch.no_grad()
-def shake(model: nn.Module) -> nn.Module:
-    """A copy whose weights are off by a share of 1e-9: what an untrained, deep network makes of next to nothing."""
+def shake(model: nn.Module, share: float) -> nn.Module:
+    """A copy whose weights are off by this share: what an untrained, deep network makes of next to nothing."""
     copied, generator = copy.deepcopy(model), torch.Generator().manual_seed(0)
     for parameter in copied.parameters():
-        parameter *= 1 + TINY * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter *= 1 + share * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
     return copied
 
 
