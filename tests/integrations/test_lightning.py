@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*but have no `val_dataloader`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*Checkpoint directory .* exists:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step:UserWarning"),
 ]
@@ -57,9 +58,14 @@ def resume(folder):
     torch.save(loaded.state_dict(), folder / "loaded.pt")
 
 
-def test_a_fresh_process_resumes_bit_identically_and_loads(tmp_path):
+def in_fresh_process(folder):
+    run_in_fresh_process(f"test_lightning.resume(Path({str(folder)!r}))")
+
+
+@pytest.mark.parametrize("go_on", [resume, pytest.param(in_fresh_process, marks=pytest.mark.slow)])
+def test_a_run_resumes_bit_identically_and_loads(tmp_path, go_on):
     make_trainer(tmp_path, make_callback(), make_average()).fit(make_net(), make_loader())
-    run_in_fresh_process(f"test_lightning.resume(Path({str(tmp_path)!r}))")
+    go_on(tmp_path)
     one, other = (torch.load(folder / "epoch=5.ckpt") for folder in (tmp_path, tmp_path / "resumed"))
     for part in ("state_dict", "current_model_state", "optimizer_states", "lr_schedulers", "averaging_state"):
         assert same(one[part], other[part]), part

@@ -45,6 +45,10 @@ def test_a_poor_member_is_made_up_for_by_the_others() -> None:
     assert choose(firefly.Neurons(12) & firefly.Tied(("0", "2")), RICH, BAD, POOR) == [3, 3, 4]
 
 
+def test_a_group_grows_no_further_than_each_of_it_can() -> None:
+    assert choose(firefly.Neurons(12) & firefly.Tied(("0", "2")), RICH, POOR[:2], RICH) == [2, 2, 4]
+
+
 def test_groups_that_meet_are_one_and_multiples_hold() -> None:
     both = firefly.Tied(("0", "2"), ("2", "4"))
     assert choose(firefly.Neurons(6) & both, RICH, POOR, RICH) == [2, 2, 2]

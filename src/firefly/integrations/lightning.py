@@ -28,7 +28,7 @@ from firefly.checkpoint import architecture, rebuild
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.growth import Growth
-from firefly.integrations.watching import find_averages, find_network, metrics_kept
+from firefly.integrations.watching import find_averages, find_network, metrics_kept, summarise
 from firefly.ranks.wrap import rewrap
 
 KEY = "firefly"  # of the architecture in a checkpoint
@@ -94,9 +94,9 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             self.asked = epoch
             if self.grower.due(epoch, self._read_metric(trainer)):
                 growth = self._grow(trainer, pl_module)
-                pl_module.log_dict({f"firefly/{name}": float(value) for name, value in summarise(growth).items()})
-        count = sum(p.numel() for p in pl_module.parameters())
-        pl_module.log("firefly/parameters", float(count))
+                numbers = {name: value for name, value in summarise(growth).items() if name != "parameters"}
+                pl_module.log_dict({f"firefly/{name}": float(value) for name, value in numbers.items()})
+        pl_module.log("firefly/parameters", float(sum(p.numel() for p in pl_module.parameters())))
 
     def _read_metric(self, trainer: Any) -> float | None:
         if self.monitor is None:
@@ -185,12 +185,6 @@ def find_optimizer(optimizers: list[Any], network: nn.Module) -> Any:
         names = ", ".join(type(one).__name__ for one in found)
         raise FireflyError(f"several optimisers train the network ({names}): grow the part of one of them, network=...")
     return found[0] if found else None
-
-
-def summarise(growth: Growth) -> dict[str, float]:
-    """The numbers of a growth to log."""
-    losses = {"loss_before": growth.loss_before, "loss_after": growth.loss_after, "predicted": growth.predicted}
-    return {"neurons": growth.neurons, **losses, "seconds": sum(growth.seconds.values())}
 
 
 @contextmanager

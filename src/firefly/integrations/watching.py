@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from firefly.anatomy.examples import Call
 from firefly.errors import FireflyError
+from firefly.growth import Growth
 from firefly.surgery.swap import clone_buffers, swapped
 
 
@@ -69,3 +70,10 @@ def metrics_kept(module: nn.Module) -> Iterator[None]:
 
 def is_state(name: str, metric: Any) -> bool:
     return name in metric.metric_state or name in ("_update_count", "_computed", "_forward_cache", "_cache")
+
+
+def summarise(growth: Growth) -> dict[str, float]:
+    """The numbers of a growth to log."""
+    losses = {"loss_before": growth.loss_before, "loss_after": growth.loss_after, "predicted": growth.predicted}
+    sizes = {"neurons": growth.neurons, "parameters": growth.parameters[1]}
+    return {**sizes, **losses, "seconds": sum(growth.seconds.values())}

@@ -1,0 +1,183 @@
+"""Growth inside the Hugging Face `Trainer`: one callback; optimiser, schedule and checkpoints go on.
+
+    trainer = Trainer(model, args, train_dataset=data)
+    trainer.add_callback(FireflyCallback(trainer, budget=firefly.Parameters(fraction=0.3), schedule=firefly.Every(1)))
+    trainer.train()                                    # resume_from_checkpoint= with a small model, as it was at first
+    model = from_pretrained(GPT2LMHeadModel, folder)   # what save_pretrained wrote, here or by the trainer
+
+Checkpoints carry the architecture in the model's state (`firefly.carry_architecture`), so that a resumed trainer and
+`load_best_model_at_end` rebuild the model before the weights come. The config says the grown sizes where it can, and
+plain `from_pretrained` loads the model then; where it cannot, `from_pretrained` of this file does (`configs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from firefly.checkpoint import carry_architecture, rebuild
+from firefly.checkpoint.architecture import list_growths
+from firefly.checkpoint.model import CARRIED
+from firefly.descent import Firefly
+from firefly.errors import FireflyError
+from firefly.integrations.configs import KEY, find_tied, update_config
+from firefly.integrations.watching import find_network, summarise
+from firefly.ranks.wrap import rewrap
+from firefly.stages.budget import Tied
+
+LABELS = {"labels", "label", "label_ids", "start_positions", "end_positions"}
+ROWS = 4  # of a batch that the example has at most
+
+
+class FireflyCallback(TrainerCallback):
+    """Grows the trainer's model on a schedule. The options are those of `firefly.Firefly`, and:
+
+    unit: what the schedule counts, "epoch" or "step"
+    monitor: the logged metric that `Plateau` looks at, such as "eval_loss"
+    tied: grow only what the config has words for, equal in all layers, so that plain `from_pretrained` loads the model
+    example: what the model takes; None takes it from a batch
+    loss: `loss(model, batch)`; None takes the trainer's own
+    batches: to grow on; None takes the trainer's own
+
+    `callback.history` holds every growth as plain JSON, `callback.grower` the `firefly.Firefly`.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        *,
+        unit: str = "epoch",
+        monitor: str | None = None,
+        tied: bool = False,
+        example: Any = None,
+        loss: Callable[[Any, Any], Tensor] | None = None,
+        batches: Iterable[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if unit not in ("epoch", "step"):
+            raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise FireflyError(
+                "a model that FSDP or DeepSpeed shards cannot grow inside the Trainer: use DDP, torchrun"
+            )
+        self.trainer, self.unit, self.monitor, self.tied = trainer, unit, monitor, tied
+        self.loss, self.batches = loss, batches
+        self.grower = Firefly(carry_architecture(trainer.model), example, **options)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return self.grower.history
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """A resumed run goes on with the schedule where it was."""
+        if KEY in state.stateful_callbacks:
+            self.grower.schedule.load_state_dict(state.stateful_callbacks[KEY])
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """What is due at the end of an epoch comes now; not when a run is resumed in the middle of one."""
+        if self.unit == "epoch" and state.epoch and state.epoch == int(state.epoch):
+            self._ask(int(state.epoch) - 1, **given)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self.unit == "step" and state.global_step < state.max_steps:
+            self._ask(state.global_step - 1, **given)
+
+    def _ask(self, time: int, model: Any, optimizer: Any, train_dataloader: Any, **rest: Any) -> None:
+        due = self.grower.due(time, self._read_metric())
+        self.trainer.state.stateful_callbacks[KEY] = self.grower.schedule.state_dict()
+        if due:
+            carry_architecture(model)
+            batches = Loaded(self.trainer, train_dataloader) if self.batches is None else self.batches
+            with torch.random.fork_rng(devices=[]):
+                self._prepare(model, batches)
+                growth = self.grower.grow(self._compute_loss, batches, getattr(optimizer, "optimizer", optimizer))
+            rewrap(self.trainer.model_wrapped)
+            update_config(model)
+            self.trainer.log({f"firefly/{name}": float(value) for name, value in summarise(growth).items()})
+
+    def _read_metric(self) -> float | None:
+        if self.monitor is None:
+            return None
+        logs = self.trainer.state.log_history
+        if not any(self.monitor in row for row in logs):
+            known = ", ".join(sorted({name for row in logs for name in row})) or "none"
+            raise FireflyError(f"monitor={self.monitor!r} was not logged; the logged metrics: {known}")
+        return float(next(row[self.monitor] for row in reversed(logs) if self.monitor in row))
+
+    def _compute_loss(self, model: Any, batch: Any) -> Tensor:
+        if self.loss is not None:
+            return self.loss(model, batch)
+        found: Tensor = self.trainer.compute_loss(model, dict(batch) if isinstance(batch, Mapping) else batch)
+        return found
+
+    def _prepare(self, model: Any, batches: Iterable[Any]) -> None:
+        """What the grower still lacks: the example, and what is tied."""
+        grower = self.grower
+        grower.model = model
+        if len(grower.history) < len(past := list_growths(model)):  # a resumed run
+            grower.history = past
+        if grower.example is None:
+            batch = next(iter(batches))
+            path, call = find_network(model, lambda: self._compute_loss(model, batch))
+            grower.example = make_example(model, call.kwargs) if not path and not call.args else call
+        if self.tied:
+            self.tied = False
+            groups = find_tied(model, grower.anatomy)
+            if not groups:
+                raise FireflyError(f"the config of {type(model).__name__} has no words for any width: leave out tied=")
+            grower.budget &= Tied(*groups)
+            grower.widths = keep_widths(grower.widths, {name for group in groups for name in group})
+
+
+def keep_widths(widths: Any, names: set[str]) -> Any:
+    """Of the widths that were asked for those with these names."""
+    if widths is None or callable(widths):
+        return lambda width: width.name in names and (widths is None or widths(width))
+    return [name for name in ([widths] if isinstance(widths, str) else widths) if name in names]
+
+
+def make_example(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model takes for a few rows of these inputs when it need not compute a loss."""
+    example = {name: value for name, value in inputs.items() if name not in LABELS}
+    labels = inputs.get("labels")
+    if getattr(model.config, "is_encoder_decoder", False) and isinstance(labels, Tensor):
+        example.setdefault("decoder_input_ids", model.prepare_decoder_input_ids_from_labels(labels))
+    tensors = [value for value in example.values() if isinstance(value, Tensor) and value.ndim]
+    if len({len(tensor) for tensor in tensors}) == 1:
+        example = {
+            n: value[:ROWS] if isinstance(value, Tensor) and value.ndim else value for n, value in example.items()
+        }
+    return example
+
+
+class Loaded:
+    """The training batches where the model is, as a training step gets them."""
+
+    def __init__(self, trainer: Any, loader: Any) -> None:
+        self.trainer, self.loader = trainer, getattr(loader, "base_dataloader", loader)  # no count of its steps
+        if trainer.args.dataloader_persistent_workers:
+            raise FireflyError("workers that persist cannot read batches for a growth: give batches=...")
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            yield self.trainer._prepare_inputs(batch)
+
+
+def from_pretrained(kind: Any, folder: Any, **options: Any) -> Any:
+    """`kind.from_pretrained(folder, ...)` for a model that may have grown: it is rebuilt before the weights come."""
+
+    class Grown(kind):
+        def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(config, *args, **kwargs)
+            if getattr(config, KEY, None) is not None:
+                rebuild(self, getattr(config, KEY), strict=False)
+
+    Grown.__name__ = kind.__name__
+    Grown._keys_to_ignore_on_load_unexpected = [*(kind._keys_to_ignore_on_load_unexpected or ()), CARRIED]
+    model = Grown.from_pretrained(folder, **options)
+    model.__class__ = kind
+    return model
