@@ -35,8 +35,9 @@ def test_what_a_task_owns_stays_and_the_size_is_what_they_own(
     settle, images = continual_cpg.settle, torch.rand(3, 1, 14, 14)
     answers: list[torch.Tensor] = []
 
-    def watch(union: Union, *given: object) -> Learnt:
-        task = settle(union, *given)  # type: ignore[arg-type]
+    def watch(union: Union, number: int, model: Picked, spent: dict[str, int]) -> Learnt:
+        task = settle(union, number, model, spent)
+        assert torch.allclose(rebuild(union, task).eval()(images), model.eval()(images), atol=1e-6)
         seen.append((union, task))
         answers.append(rebuild(union, task).eval()(images))
         return task
