@@ -27,8 +27,6 @@ HELD = 4  # batches that a growth is judged on
 def take_fixed(bench: Bench, cost: Cost) -> nn.Module:
     """Equal widths, or those of the full network scaled alike."""
     choose = even_widths if bench.words.method == "uniform" else scale_widths
-    if choose is even_widths and not bench.task.alike:
-        raise SystemExit(f"{bench.task.name}: its widths are not of one kind; compare with scaled")
     sizes = choose(bench.full, bench.fits)
     model = bench.build(sizes)
     bench.train_on(model, bench.full.flops(sizes), cost)

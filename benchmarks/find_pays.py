@@ -1,6 +1,6 @@
 """Does growth pay as a finder? Which widths should a network of a given size have, and what do other ways to them cost?
 
-    python benchmarks/find_pays.py vgg19-4 resnet20 --seeds 0 1 --jobs 6 --out results/find-pays.jsonl     (a GPU)
+    python benchmarks/find_pays.py vgg19-4 resnet20 --seeds 0 1 --jobs 3 --out results/find-pays.jsonl     (a GPU)
     python benchmarks/find_pays.py gpt-text --try find-on --try "scaled lr=0.001" --try "taylor lr=0.001"
     python benchmarks/find_pays.py digits --quick                                          (seconds on a CPU)
 
@@ -11,8 +11,8 @@ training counts. A `--try` is a method and changes of its `Try`: limit=parameter
 of the network with equal widths (like=uniform) or of the full one scaled alike (like=scaled) with the parameters.
 
 Everything is measured on data set apart from training, on the test set only with `--test`. One JSON line a network
-goes to `--out` as soon as it is trained; what is there is not done again. With `--jobs` start CUDA's multi-process
-service before (`nvidia-cuda-mps-control -d`); seconds mean little then.
+goes to `--out` as soon as it is trained; what is there is not done again. Three `--jobs` are enough for one GPU; start
+CUDA's multi-process service before (`nvidia-cuda-mps-control -d`), and believe no seconds then.
 """
 
 import argparse
@@ -165,19 +165,14 @@ def list_jobs(how: argparse.Namespace, known: Known) -> list[Job]:
 
 
 def list_usual(task: Task, epochs: int) -> list[str]:
-    """At equal parameters, and with no more FLOPs than the full network scaled alike as well."""
-    plain = [] if not task.alike else ["uniform limit=parameters"]
+    """Limited in parameters and FLOPs; where equal widths are a choice also in parameters alone, as they are."""
     slim = [] if task.name.startswith("gpt") else ["slimming"]
+    full = ["full", *["full-l1"] * len(slim)]
     ways = ["find-on", "find-anew", "random", *slim, "taylor"]
-    free = [f"{way} limit=parameters" for way in ways if task.alike]
-    tries = [
-        "full",
-        *["full-l1"] * len(slim),
-        *plain,
-        "scaled limit=parameters",
-        *free,
-        *(f"{w} like=scaled" for w in ways),
-    ]
+    tries = [*full, "scaled", *ways]
+    if task.alike:
+        tries = [*full, "scaled", "find-on", "find-anew", "taylor"]
+        tries += [f"{way} limit=parameters" for way in ("uniform", *ways)]
     return [f"{words} epochs={epochs}" if epochs else words for words in tries]
 
 

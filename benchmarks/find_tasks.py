@@ -119,7 +119,10 @@ def make_adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
 
 @dataclass(frozen=True)
 class Task:
-    """`share` of the full network's parameters is the size; `start` are the widths that the finder begins with."""
+    """`share` of the full network's parameters is the size; `start` are the widths that the finder begins with.
+
+    `alike`: equal widths in all layers are a choice that somebody would make.
+    """
 
     name: str
     make: Callable[[], nn.Module]
@@ -130,11 +133,7 @@ class Task:
     recipe: Recipe
     optimizer: Callable[[Any, float], torch.optim.Optimizer] = make_sgd
     kinds: tuple[Any, ...] = (firefly.Split(), firefly.New())
-
-    @property
-    def alike(self) -> bool:
-        """Whether its widths are of one kind, so that all can have the same number of neurons."""
-        return not self.name.startswith("gpt")
+    alike: bool = True
 
 
 @torch.no_grad()
@@ -166,7 +165,7 @@ TASKS = {
     for task in (
         VGG19,
         Task("vgg19-6", VGG19.make, IMAGES, CIFAR, 0.062, 16, Recipe(**SHARED), kinds=WIDE),
-        Task("resnet20", lambda: ResNet([16, 32, 64], 3, 3), IMAGES, CIFAR, 0.5, 0.25, Recipe(**SHARED)),
+        Task("resnet20", lambda: ResNet([16, 32, 64], 3, 3), IMAGES, CIFAR, 0.5, 0.25, Recipe(**SHARED), alike=False),
         Task(
             "gpt-text",
             GPT,
@@ -176,6 +175,7 @@ TASKS = {
             0.25,
             Recipe(20, batch=32, lr=2e-3, augment=False, loss=sum_text),
             make_adam,
+            alike=False,
         ),
         Task(
             "digits",

@@ -1,7 +1,7 @@
 """The headline, fairly: the best full VGG-19, and the grown networks, each at the best of the same few settings.
 
-    python benchmarks/headline.py --jobs 6 --out results/headline.jsonl          (a GPU; the same command goes on)
-    python benchmarks/headline.py --only grid --minutes 9 --jobs 6 --out ...     (no test images yet)
+    python benchmarks/headline.py --jobs 3 --out results/headline.jsonl          (a GPU; the same command goes on)
+    python benchmarks/headline.py --only grid --minutes 9 --jobs 3 --out ...     (no test images yet)
     python benchmarks/headline.py --quick --device cpu                           (to see that all works)
 
 1. The networks grow as `firefly reproduce wider-vgg19 --middle` grows them, with images set apart.

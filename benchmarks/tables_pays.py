@@ -132,23 +132,30 @@ def score(row: Row) -> float:
 
 
 def list_found(task: str) -> dict[str, BySeed]:
+    """The rows by what was tried; of several lengths of the last training the longest."""
     rows = [row for row in read("find-pays") if row["task"] == task and not row["config"]["quick"]]
-    tried = dict.fromkeys(row["tried"] for row in rows if row["method"] != "full-l1")
-    return {words: by_seed(row for row in rows if row["tried"] == words) for words in tried}
+    longest = max((row["config"]["epochs"] for row in rows), default=0)
+    rows = [row for row in rows if row["config"]["epochs"] == longest and row["method"] != "full-l1"]
+    return {
+        words: by_seed(row for row in rows if row["tried"] == words) for words in dict.fromkeys(map(say_tried, rows))
+    }
+
+
+def say_tried(row: Row) -> str:
+    return str(row["tried"])
 
 
 def find_best(found: dict[str, BySeed], limit: str) -> str | None:
-    """The best of the others under a limit, by its mean."""
-    rivals = {w: rows for w, rows in found.items() if say_limit(w) == limit and not w.startswith(("find", "full"))}
-    best = max(rivals, key=lambda words: statistics.fmean(map(score, rivals[words].values())), default=None)
-    return best
+    """The best of the others under a limit, by its mean; who is limited in both is so in parameters."""
+    fits = [words for words in found if say_limit(words) == limit or limit == "parameters"]
+    rivals = [words for words in fits if not words.startswith(("find", "full"))]
+    return max(rivals, key=lambda words: statistics.fmean(map(score, found[words].values())), default=None)
 
 
 def say_limit(words: str) -> str:
     if words.startswith("full"):
         return ""
-    free = "limit=parameters" in words.split() and not words.startswith("scaled")  # which has both by definition
-    return "parameters" if free else "both"
+    return "parameters" if "limit=parameters" in words.split() else "both"
 
 
 def tabulate_find(task: str) -> str:

@@ -1,6 +1,8 @@
 """The tables of growing wider (VGG-19, MobileNetV1) and of the headline, for `tables.py`."""
 
+import math
 from collections.abc import Callable
+from itertools import pairwise
 
 from tables_text import (
     EMPTY,
@@ -115,6 +117,33 @@ def tabulate_gaps(name: str) -> str:
     return lay_out(["points, paired by seed", "seeds", *(name_size(name, step) for step in steps)], lines)
 
 
+def tabulate_versus(name: str, method: str, other: str) -> str:
+    """Two methods at the same parameters, with the FLOPs of each; and the first against the second at equal FLOPs."""
+    one, two, steps = pick(name, method, False), pick(name, other, False), list_steps(name)
+    flops = [[mean(rows[step].values(), "flops") / 1e6 for step in steps] for rows in (one, two)]
+    lines = [
+        ["points at equal parameters", *(describe_gap(list_gaps(one[step], two[step]), 2) for step in steps)],
+        [f"MFLOPs, {NAMES[method]}", *(f"{value:.0f}" for value in flops[0])],
+        [f"MFLOPs, {NAMES[other]}", *(f"{value:.0f}" for value in flops[1])],
+        ["points at equal FLOPs", *(describe_gap(list_level_gaps(one[step], two), 2) for step in steps)],
+    ]
+    return lay_out([f"{NAMES[method]} against {NAMES[other]}", *(name_size(name, step) for step in steps)], lines)
+
+
+def list_level_gaps(rows: BySeed, others: dict[int, BySeed]) -> list[float]:
+    """Against the other's accuracy at as many FLOPs, between its sizes along the logarithm, seed by seed."""
+    gaps = []
+    for seed, row in sorted(rows.items()):
+        points = sorted(
+            (math.log(found[seed]["flops"]), percent(found[seed])) for found in others.values() if seed in found
+        )
+        for (low, worse), (high, better) in pairwise(points):
+            place = math.log(row["flops"])
+            if low <= place <= high:
+                gaps.append(percent(row) - worse - (better - worse) * (place - low) / (high - low))
+    return gaps
+
+
 def claim(name: str) -> str:
     """Where Firefly is ahead or behind by more than two standard errors, in words."""
     steps, ours, lines = list_steps(name), pick(name, "firefly", False), []
@@ -215,6 +244,7 @@ PIECES: dict[str, Callable[..., str]] = {
     "rounds": tabulate_rounds,
     "gaps": tabulate_gaps,
     "seconds": tabulate_seconds,
+    "versus": tabulate_versus,
     "claims": claim,
     "long": tabulate_long,
     "headline": tabulate_headline,

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import tables
 import tables_pays
 import tables_text
+import tables_wider
 from tables_text import describe, describe_gap, is_clear, join, lay_out, list_gaps
 
 
@@ -60,6 +61,13 @@ def test_differences_are_paired_and_claims_need_three_seeds() -> None:
     assert describe([90.0, 91.0, 92.0]) == "91.0 ± 0.6" and describe([90.0]) == "90.0"
 
 
+def test_at_equal_flops_the_other_is_taken_between_its_sizes() -> None:
+    others = {step: {0: {"flops": 10.0**step, "test_accuracy": 0.5 + 0.1 * step}} for step in (1, 2, 3)}
+    one = {0: {"flops": 10**1.5, "test_accuracy": 0.7}, 1: {"flops": 10**1.5, "test_accuracy": 0.9}}
+    assert tables_wider.list_level_gaps(one, others) == pytest.approx([5.0])
+    assert tables_wider.list_level_gaps({0: {"flops": 1e9, "test_accuracy": 1.0}}, others) == []
+
+
 def test_tables_and_lists_in_words() -> None:
     assert lay_out(["", "a"], [["b", ""], ["", ""]]) == "| | a |\n| --- | --- |\n| b | |\n| | |"
     assert join(["a", "b", "c"]) == "a, b and c" and join(["a"]) == "a"
@@ -69,16 +77,21 @@ def test_the_finder_is_compared_under_its_own_limit(tmp_path: Path, monkeypatch:
     rows = []
     for words, accuracy, flops in (
         ("full", 0.95, 9),
-        ("scaled limit=parameters", 0.90, 1),
+        ("scaled", 0.90, 1),
         ("taylor limit=parameters", 0.93, 10),
-        ("taylor like=scaled", 0.91, 10),
+        ("taylor", 0.91, 10),
         ("find-on limit=parameters", 0.94, 3),
-        ("find-on like=scaled", 0.90, 3),
+        ("find-on", 0.90, 3),
     ):
         for seed in range(3):
             row = {"benchmark": "find_pays", "task": "digits", "method": words.split()[0], "tried": words, "seed": seed}
             row |= {"held_accuracy": accuracy + 0.001 * seed, "held_loss": 0.1, "parameters": 1000, "flops": 1e6}
-            row |= {"train_flops": 1e12 * flops, "finding_flops": 0.0, "epochs": [2, 3], "config": {"quick": False}}
+            row |= {
+                "train_flops": 1e12 * flops,
+                "finding_flops": 0.0,
+                "epochs": [2, 3],
+                "config": {"quick": False, "epochs": 3},
+            }
             rows.append(row)
     monkeypatch.setattr(tables_pays, "read", lambda name: tuple(rows))
     said = tables_pays.claim_find("digits").splitlines()
