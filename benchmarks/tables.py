@@ -20,9 +20,10 @@ import tables_continual
 import tables_other
 import tables_pays
 import tables_wider
+import tables_zoo
 
 ROOT = Path(__file__).parents[1]
-ROOMS = (tables_wider, tables_pays, tables_other, tables_continual)
+ROOMS = (tables_wider, tables_pays, tables_other, tables_continual, tables_zoo)
 PIECES: dict[str, Callable[..., str]] = {name: piece for room in ROOMS for name, piece in room.PIECES.items()}
 MARK = re.compile(r"(<!-- table: ([^>]*?) -->)(.*?)(<!-- /table -->)", re.DOTALL)
 

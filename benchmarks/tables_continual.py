@@ -1,14 +1,18 @@
 """The tables of learning task after task, for `tables.py`."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from tables_text import EMPTY, BySeed, by_seed, describe, describe_gap, lay_out, list_gaps, mean, percent, read
+from tables_text import EMPTY, BySeed, Row, by_seed, describe, describe_gap, lay_out, list_gaps, mean, percent, read
 
 METHODS = {
     "firefly": "Firefly, unlocking and new neurons",
     "firefly-new": "Firefly, new neurons only",
     "firefly-unlock": "Firefly, unlocking only",
     "firefly-deaf": "Firefly, new neurons that locked ones cannot hear",
+    "firefly-mask": "Firefly, picked by mask",
+    "uniform": "Firefly, the same in every layer",
     "random": "Firefly, candidates chosen at random",
     "individual": "a network per task",
     "equal": "a network per task, all as large as Firefly's",
@@ -60,4 +64,29 @@ def tell_gap(name: str, method: str, other: str) -> str:
     return describe_gap(list_gaps(pick(name, method), pick(name, other)), 2)
 
 
-PIECES: dict[str, Callable[..., str]] = {"tasks": tabulate_tasks, "tasks-gap": tell_gap}
+def tabulate_trials(name: str, widths: str, count: str) -> str:
+    """The settings that were tried on held-out images, by their mean over the first tasks."""
+    tasks, groups = int(count), dict[str, list[Row]]()
+    rows = [row for row in read(name) if row["config"]["widths"] == int(widths)]
+    changed = [key for key in rows[0]["config"] if len({str(row["config"].get(key)) for row in rows}) > 1]
+    for row in rows:
+        words = [f"{key}={row['config'].get(key)}" for key in changed]
+        groups.setdefault(f"{row['method']} {', '.join(words)}", []).append(row)
+    lines = []
+    for mine in groups.values():
+        last = next((row for row in mine if row["step"] == tasks - 1), None)
+        if last is not None:
+            config = last["config"]
+            usual = {key: most_common(row["config"].get(key) for row in rows) for key in changed}
+            told = ", ".join(f"`{k}={config.get(k)}`" for k in changed if config.get(k) != usual[k])
+            lines.append([METHODS.get(last["method"], last["method"]), told, percent(last), last["parameters"]])
+    lines.sort(key=lambda line: -line[2])
+    cells = [[method, told, f"{accuracy:.1f}", f"{size / 1e6:.1f} M"] for method, told, accuracy, size in lines]
+    return lay_out(["method", "setting", f"mean of the first {tasks} tasks, %", "parameters then"], cells)
+
+
+def most_common(values: Iterable[Any]) -> Any:
+    return Counter(values).most_common(1)[0][0]
+
+
+PIECES: dict[str, Callable[..., str]] = {"tasks": tabulate_tasks, "tasks-gap": tell_gap, "trials": tabulate_trials}

@@ -2,7 +2,7 @@
 
     python benchmarks/zoo_sweep.py --jobs 16 --out results/zoo.jsonl           (an hour of 16 cores)
     python benchmarks/zoo_sweep.py --packages transformers --only "GPT*"       (a few seconds each)
-    python benchmarks/zoo_sweep.py --table                                     (what was found, in Markdown)
+    python benchmarks/tables.py --show zoo                                     (what was found)
 
 One row a model. `neurons` counts those of all widths but the model's outputs and the rows of its tables (`outside`).
 The check grows by neurons chosen at random, first new ones, then splits, with steps of 1e-9 (1e-5 in a model that only
@@ -45,7 +45,6 @@ from firefly.experiments.rows import append, hardware
 from firefly.surgery.norms import average_statistics
 
 PACKAGES = ("torchvision", "timm", "transformers")
-OUTCOMES = ("grew", "zero gains", "nothing free", "too slow", "export failed", "does not run", "wrong")
 LARGE = 60_000_000  # parameters; such models take turns, for the sake of memory
 STEPS = {"float64": (1e-9, 1e-5), "float32": (1e-5, 1e-2)}  # of the check, and what a change may be
 OUTSIDE = ("an output of the model", "looks rows up")
@@ -272,37 +271,6 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
-
-
-def print_table(rows: list[Row]) -> None:
-    """The summary for the docs: outcomes and free neurons by package, then why the others are pinned."""
-    print("| package | models | " + " | ".join(OUTCOMES) + " | free neurons | trace, median s | largest change |")
-    print("|---|" + "---|" * (len(OUTCOMES) + 4))
-    groups = {package: [row for row in rows if row["package"] == package] for package in PACKAGES} | {"all": rows}
-    for package, mine in groups.items():
-        grown = [row for row in mine if row["outcome"] in ("grew", "zero gains")]
-        counts = Counter(row["outcome"] for row in mine)
-        share = sum(row["free_neurons"] for row in grown) / max(sum(row["neurons"] for row in grown), 1)
-        times = sorted(row["trace_seconds"] for row in mine if "trace_seconds" in row)
-        change = max((row["function_change"] for row in grown), default=0.0)
-        cells = [package, len(mine), *(counts[one] for one in OUTCOMES), f"{share:.1%}"]
-        print("| " + " | ".join(map(str, [*cells, times[len(times) // 2] if times else "", f"{change:.0e}"])) + " |")
-    total = sum(row.get("neurons", 0) for row in rows)
-    print("\n| pinned, since | neurons | models |\n|---|---|---|")
-    reasons: Counter[str] = Counter()
-    models: Counter[str] = Counter()
-    for row in rows:
-        reasons.update(row.get("pinned", {}))
-        models.update(row.get("pinned", {}).keys())
-    for reason, count in reasons.most_common(20):
-        print(f"| {reason} | {count / total:.1%} | {models[reason]} |")
-    for row in rows:
-        if row["outcome"] not in ("grew", "zero gains"):
-            print(f"\n- {row['package']} {row['model']}: {row['outcome']}. {row.get('note', '')[:200]}", end="")
-    print()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--packages", nargs="+", default=PACKAGES, choices=PACKAGES)
@@ -310,15 +278,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes, one thread each")
     parser.add_argument("--seconds", type=int, default=600, help="for one model")
     parser.add_argument("--out", type=Path, default=Path("results/zoo.jsonl"))
-    parser.add_argument("--table", action="store_true", help="print what was found instead")
     parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "MODEL"), help=argparse.SUPPRESS)
     how = parser.parse_args()
     if how.one:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
         print(json.dumps(examine(how.one[0], how.one[1], how.seconds)))
-    elif how.table:
-        print_table(read_rows(how.out))
     else:
         sweep(how)
 
