@@ -39,7 +39,7 @@ class Try:
     lr: float = 0.0  # of the last training
     batch: int = 0
     rounds: int = 1  # epochs before a growth
-    growths: int = 0  # 0: as many as have factors of 1.5
+    growths: int = 0  # 0 as the task has it
     steps: int = 40  # of step one
     kinds: str = ""  # split or new alone
     l1: float = 1e-4  # of the scales, for slimming

@@ -73,7 +73,7 @@ def take_found(bench: Bench, cost: Cost) -> nn.Module:
         bench.train,
         bench.recipe,
         **bench.limits,
-        growths=words.growths or None,
+        growths=words.growths or task.growths or None,
         rounds=words.rounds,
         then=words.method.removeprefix("find-"),
         optimizer=lambda parameters: task.optimizer(parameters, bench.recipe.lr),
@@ -115,7 +115,7 @@ def plan_finding(bench: Bench) -> float:
     """About what a finding costs, for others who may spend as much."""
     first, last = start_widths(bench.task, bench.full), pick_plain(bench)
     ratio = max(math.log(goal / getattr(bench.full, what)(first)) for what, goal in bench.limits.items())
-    growths = bench.words.growths or max(1, round(ratio / math.log(1.5)))
+    growths = bench.words.growths or bench.task.growths or max(1, round(ratio / math.log(1.5)))
     way = [{n: round(first[n] * (last[n] / first[n]) ** (k / growths)) for n in first} for k in range(growths)]
     return sum(cost_round(bench, sizes) for sizes in way)
 
