@@ -89,4 +89,8 @@ def most_common(values: Iterable[Any]) -> Any:
     return Counter(values).most_common(1)[0][0]
 
 
-PIECES: dict[str, Callable[..., str]] = {"tasks": tabulate_tasks, "tasks-gap": tell_gap, "tasks-trials": tabulate_trials}
+PIECES: dict[str, Callable[..., str]] = {
+    "tasks": tabulate_tasks,
+    "tasks-gap": tell_gap,
+    "tasks-trials": tabulate_trials,
+}

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from collections import Counter
 from collections.abc import Callable
 
 from tables_text import EMPTY, RESULTS, BySeed, by_seed, describe, describe_gap, lay_out, list_gaps, mean, percent, read
@@ -97,26 +96,6 @@ def tabulate_gromo() -> str:
     return lay_out([f"{len(rows)} seeds; an epoch takes {epoch}", "one growth", "loss"], lines)
 
 
-def tabulate_zoo() -> str:
-    """Models of other people: how many grew, how much of them is free, and whether the function stayed."""
-    latest = {(row["package"], row["model"]): row for row in read("zoo")}
-    lines = []
-    for package in dict.fromkeys(package for package, _ in latest):
-        rows = [row for (own, _), row in latest.items() if own == package]
-        grew = [row for row in rows if row["outcome"] == "grew"]
-        others = Counter(row["outcome"] for row in rows if row["outcome"] != "grew")
-        wrong = others.pop("wrong", 0)
-        rest = ", ".join(f"{count} {outcome}" for outcome, count in sorted(others.items()))
-        free = statistics.median(100 * row["free_neurons"] / row["neurons"] for row in grew)
-        change = statistics.median(row["function_change"] for row in grew)
-        took = statistics.median(row["trace_seconds"] for row in grew)
-        lines.append(
-            [package, str(len(rows)), str(len(grew)), str(wrong), rest, f"{free:.0f} %", f"{change:.0e}", f"{took:.1f}"]
-        )
-    heads = ["package", "models", "grew", "wrongly", "the others", "neurons free", "change of the function"]
-    return lay_out([*heads, "seconds to trace"], lines)
-
-
 def count_trials() -> str:
     """Settings that each method was tried with on images set apart, before the test images."""
     lines = []
@@ -150,7 +129,6 @@ PIECES: dict[str, Callable[..., str]] = {
     "cost": tabulate_cost,
     "speed": tabulate_speed,
     "gromo": tabulate_gromo,
-    "zoo": tabulate_zoo,
     "trials": count_trials,
     "origins": list_origins,
 }

@@ -22,6 +22,10 @@ def test_no_page_disagrees_with_the_results(capsys: pytest.CaptureFixture[str]) 
     assert {"results.md", "when-growth-pays.md"} <= {page.name for page in used}
 
 
+def test_no_two_pieces_have_one_name() -> None:
+    assert len(tables.PIECES) == sum(len(room.PIECES) for room in tables.ROOMS)
+
+
 def test_a_changed_number_is_noticed_and_mended(tmp_path: Path) -> None:
     right = (tables.ROOT / "docs" / "results.md").read_text()
     page = tmp_path / "page.md"
