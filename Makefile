@@ -24,6 +24,10 @@ tables: $(VENV)/.installed
 check: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+docs: $(VENV)/.installed
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo build/site/index.html
+
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 

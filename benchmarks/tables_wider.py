@@ -233,6 +233,12 @@ def tell_gap(name: str, method: str, other: str, step: str, long: str = "") -> s
     return describe_gap(list_gaps(one[int(step)], against), 2 if long else 1)
 
 
+def tell_share(name: str, method: str, step: str, key: str) -> str:
+    """Of the full network, in per cent: `share wider-vgg19 firefly 7 flops`."""
+    own, full = pick(name, method, True)[int(step)], next(iter(pick(name, "full", True).values()))
+    return f"{100 * mean(own.values(), key) / mean(full.values(), key):.0f} %"
+
+
 def tell_splits(name: str, method: str) -> str:
     """How many of the neurons that a method added were splits, in per cent."""
     growths = [row["growth"] for rows in pick(name, method, False).values() for row in rows.values()]
@@ -251,5 +257,6 @@ PIECES: dict[str, Callable[..., str]] = {
     "headline-grid": tabulate_grid,
     "accuracy": tell_accuracy,
     "gap": tell_gap,
+    "share": tell_share,
     "splits": tell_splits,
 }

@@ -25,6 +25,12 @@ def tabulate_zoo() -> str:
     return lay_out(["", "models", *shown, "free neurons", "trace, median"], lines)
 
 
+def tell_grown() -> str:
+    """How many of how many grew."""
+    rows = read("zoo")
+    return f"{sum(row['outcome'] == 'grew' for row in rows)} of {len(rows)}"
+
+
 def describe(rows: Sequence[Row]) -> list[str]:
     """The share of their neurons that may grow, and how long finding them takes."""
     grown = [row for row in rows if row["outcome"] in LOOKED_AT]
@@ -69,6 +75,7 @@ def tell(row: Row) -> str:
 
 PIECES: dict[str, Callable[..., str]] = {
     "zoo": tabulate_zoo,
+    "zoo-grew": tell_grown,
     "zoo-pinned": tabulate_pinned,
     "zoo-others": list_others,
 }

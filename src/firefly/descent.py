@@ -85,7 +85,8 @@ def grow(
         optimizer: grown along, the same object; its state and waiting gradients follow the neurons.
         widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
         seed: growth is deterministic for a seed and leaves the global random state alone.
-        steps, lr: of step one (Adam on δ, falling linearly).
+        steps: of step one, Adam on δ.
+        lr: its rate at first; it falls linearly.
         evaluate_on: how many batches scores and losses are taken on.
         held: these batches, e.g. of a validation set; None keeps the first of `batches`, at most half, from step one.
         rank: "decrease" ranks by the predicted decrease D; "magnitude" by |s|, as in the paper.

@@ -91,8 +91,8 @@ class Master:
 
         Args:
             name: of the task.
-            train, valid: data as `firefly.training.fit` takes it, with labels 0 ... classes - 1. Without `valid` a
-                tenth of the training images is held out.
+            train: data as `firefly.training.fit` takes it, with labels 0 ... classes - 1.
+            valid: the same, to measure on; None holds a tenth of the training images out.
             classes: how many.
             recipe: how the network is trained, at first and after every growth; `first`: another one for at first.
             pick: which of the locked neurons the task begins with: "all", "none" (a small network of its own), "mask"
