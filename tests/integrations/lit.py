@@ -49,8 +49,8 @@ def make_callback(**options):
 def make_trainer(folder, *callbacks, of=lightning, **options):
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     save = of.callbacks.ModelCheckpoint(folder, "{epoch}", save_top_k=-1)
-    given = {"max_epochs": 6, "precision": "bf16-mixed", "gradient_clip_val": 0.5} | options
-    return of.Trainer(callbacks=[*callbacks, save], default_root_dir=folder, **quiet, **given)
+    given = quiet | {"max_epochs": 6, "precision": "bf16-mixed", "gradient_clip_val": 0.5} | options
+    return of.Trainer(callbacks=[*callbacks, save], default_root_dir=folder, **given)
 
 
 def make_net():

@@ -1,5 +1,6 @@
 """Growth inside Lightning: everything that the trainer keeps goes on, and a fresh process resumes and loads."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -95,6 +96,21 @@ def test_plateau_looks_at_a_logged_metric(tmp_path):
     callback = make_callback(schedule=firefly.Plateau(), monitor="los")
     with pytest.raises(firefly.FireflyError, match=r"monitor='los' was not logged.*loss_epoch"):
         make_trainer(tmp_path, callback, max_epochs=3).fit(make_net(), make_loader())
+
+
+def test_steps_can_be_counted(tmp_path):
+    callback = make_callback(unit="step", schedule=firefly.Milestones(1, 5, 11))
+    logger = lightning.loggers.CSVLogger(tmp_path)
+    trainer = make_trainer(
+        tmp_path, callback, max_epochs=3, logger=logger, accumulate_grad_batches=2, log_every_n_steps=4
+    )
+    trainer.fit(make_net(), make_loader())
+    with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv") as file:
+        logged = [int(float(row["firefly/parameters"])) for row in csv.DictReader(file) if row["firefly/parameters"]]
+    assert [growth["parameters"][1] for growth in callback.history] == logged
+    assert len(callback.history) == 1 and trainer.global_step == 6  # nothing after the last step
+    with pytest.raises(firefly.FireflyError, match="unit='hour'"):
+        make_callback(unit="hour")
 
 
 class Pair(Net):

@@ -49,6 +49,7 @@ def find_callback_class() -> Any:
 class FireflyCallback(find_callback_class()):  # type: ignore[misc]
     """Grows the module's network on a schedule. The options are those of `firefly.Firefly`, and:
 
+    unit: what the schedule counts, "epoch" or "step"
     monitor: the logged metric that `Plateau` looks at
     network: the path of the submodule that grows; None finds the one that the training step runs
     example: what it takes; None takes what the training step gives it
@@ -61,6 +62,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
     def __init__(
         self,
         *,
+        unit: str = "epoch",
         monitor: str | None = None,
         network: str | None = None,
         example: Any = None,
@@ -69,8 +71,11 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         self.grower = Firefly(nn.Linear(1, 1), None, **options)  # refuses wrong options now
-        self.monitor, self.network, self.example, self.loss, self.batches = monitor, network, example, loss, batches
-        self.asked = -1  # the last epoch that the schedule was asked about
+        if unit not in ("epoch", "step"):
+            raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
+        self.unit, self.monitor, self.loss, self.batches = unit, monitor, loss, batches
+        self.network, self.example = network, example
+        self.asked = -1  # the last epoch or step that the schedule was asked about
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -89,14 +94,25 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        epoch = trainer.current_epoch - 1
-        if epoch > self.asked:
-            self.asked = epoch
-            if self.grower.due(epoch, self._read_metric(trainer)):
-                growth = self._grow(trainer, pl_module)
-                numbers = {name: value for name, value in summarise(growth).items() if name != "parameters"}
-                pl_module.log_dict({f"firefly/{name}": float(value) for name, value in numbers.items()})
-        pl_module.log("firefly/parameters", float(sum(p.numel() for p in pl_module.parameters())))
+        if self.unit == "epoch":
+            growth = self._ask(trainer.current_epoch - 1, trainer, pl_module)
+            pl_module.log_dict({f"firefly/{name}": float(value) for name, value in summarise(growth).items()})
+            pl_module.log("firefly/parameters", float(sum(p.numel() for p in pl_module.parameters())))
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self.unit == "step":
+            growth = self._ask(trainer.global_step - 1, trainer, pl_module)
+            if growth is not None:
+                numbers = {**summarise(growth), "parameters": growth.parameters[1]}
+                for logger in trainer.loggers:
+                    logger.log_metrics({f"firefly/{n}": float(v) for n, v in numbers.items()}, trainer.global_step)
+
+    def _ask(self, time: int, trainer: Any, module: Any) -> Growth | None:
+        """Grow if it is time; none comes twice when a run is resumed."""
+        if time <= self.asked:
+            return None
+        self.asked = time
+        return self._grow(trainer, module) if self.grower.due(time, self._read_metric(trainer)) else None
 
     def _read_metric(self, trainer: Any) -> float | None:
         if self.monitor is None:

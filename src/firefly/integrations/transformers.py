@@ -97,7 +97,8 @@ class FireflyCallback(TrainerCallback):
                 growth = self.grower.grow(self._compute_loss, batches, getattr(optimizer, "optimizer", optimizer))
             rewrap(self.trainer.model_wrapped)
             update_config(model)
-            self.trainer.log({f"firefly/{name}": float(value) for name, value in summarise(growth).items()})
+            numbers = {f"firefly/{name}": float(value) for name, value in summarise(growth).items()}
+            self.trainer.log(numbers | {"firefly/parameters": growth.parameters[1]})
 
     def _read_metric(self) -> float | None:
         if self.monitor is None:

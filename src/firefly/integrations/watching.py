@@ -72,8 +72,9 @@ def is_state(name: str, metric: Any) -> bool:
     return name in metric.metric_state or name in ("_update_count", "_computed", "_forward_cache", "_cache")
 
 
-def summarise(growth: Growth) -> dict[str, float]:
-    """The numbers of a growth to log."""
+def summarise(growth: Growth | None) -> dict[str, float]:
+    """The numbers of a growth to log, none if there was none."""
+    if growth is None:
+        return {}
     losses = {"loss_before": growth.loss_before, "loss_after": growth.loss_after, "predicted": growth.predicted}
-    sizes = {"neurons": growth.neurons, "parameters": growth.parameters[1]}
-    return {**sizes, **losses, "seconds": sum(growth.seconds.values())}
+    return {"neurons": growth.neurons, **losses, "seconds": sum(growth.seconds.values())}
