@@ -32,6 +32,7 @@ from pool import run_jobs
 import firefly
 from firefly.anatomy.widths import Anatomy
 from firefly.experiments.rows import Row, append, count, hardware, read_rows
+from firefly.training.optimizer import tell_groups
 
 Known = set[tuple[str, str, int]]  # task, words and seed of the rows that are there
 
@@ -125,8 +126,14 @@ def run_job(job: Job) -> Row:
         "growth_seconds": round(cost.growing, 2),
         "shared": job.how.jobs > 1,
         "device": hardware(torch.device(job.how.device)),
-        "config": {**asdict(bench.words), **bench.recipe.to_dict(), "quick": job.quick},
+        "config": {**asdict(bench.words), **bench.recipe.to_dict(), "optimizer": tell(bench), "quick": job.quick},
     }
+
+
+def tell(bench: Bench) -> list[dict[str, Any]]:
+    """The optimiser of the last training."""
+    made = bench.task.optimizer([torch.nn.Parameter(torch.zeros(1))], bench.recipe.lr)
+    return [{"kind": type(made).__name__} | group for group in tell_groups(made)]
 
 
 def show(row: Row) -> None:

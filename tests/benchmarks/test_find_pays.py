@@ -59,6 +59,7 @@ def test_costs_and_sizes_are_counted(tmp_path: Path) -> None:
         assert row["parameters"] <= 0.4 * full["parameters"] and 0 <= row["held_accuracy"] <= 1
         assert all(row[what] <= most for what, most in row["limits"].items())
     assert "flops" in found["limits"] and "flops" not in pruned["limits"]
+    assert found["config"]["optimizer"][0] | {"kind": "SGD", "momentum": 0.9} == found["config"]["optimizer"][0]
 
 
 def test_random_search_spends_what_a_finding_costs(tmp_path: Path) -> None:

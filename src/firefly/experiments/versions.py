@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -19,13 +18,9 @@ import firefly
 @cache
 def list_versions() -> dict[str, str | None]:
     """{firefly, commit, torch, cuda, cudnn}; None for what there is not."""
-    try:
-        version = metadata.version("firefly-descent")
-    except metadata.PackageNotFoundError:
-        version = firefly.__version__  # run from a checkout
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     return {
-        "firefly": version,
+        "firefly": firefly.__version__,
         "commit": find_commit(Path(firefly.__file__).resolve().parent) or os.environ.get("FIREFLY_COMMIT"),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
