@@ -36,6 +36,8 @@ NAMES = {
     "full": "full network",
     "scratch": "Firefly's widths, from scratch",
 }
+WHOLE = ("full", "scratch")  # never grown
+LONG = ["", "parameters", "MFLOPs", "epochs + growths", "accuracy", "seeds", "against the full network"]
 FROM = {"wider-vgg19": 4, "wider-mobilenet": 1}  # the first step that a table shows
 # batches that a growth goes through, forward and backward, where that is no setting (their defaults)
 PASSES = {"gradmax": 2 * 10 * 8, "splitting": 20 * 8, "fast-splitting": 100, "uniform": 0, "net2net": 0, "random": 0}
@@ -61,11 +63,14 @@ def name_size(name: str, step: int) -> str:
 
 def count_beside(method: str, rows: BySeed) -> str:
     """Epochs that one growth costs beside training: step one on over-grown networks, or the training of children."""
-    row = next(iter(rows.values()))
+    epochs = find_beside(method, next(iter(rows.values())))
+    return f"{epochs:.1f}" if epochs else "0"
+
+
+def find_beside(method: str, row: Row, images: int = 50_000) -> float:
     config = row["config"]
     passes = PASSES.get(method, config["steps"])
-    epochs = row.get("search_epochs") or 2 * config["batch"] * passes / (config.get("images") or 50_000)
-    return f"{epochs:.1f}" if epochs else "0"
+    return float(row.get("search_epochs") or 2 * config["batch"] * passes / (config.get("images") or images))
 
 
 def tabulate_rounds(name: str) -> str:
@@ -172,18 +177,19 @@ def tabulate_long(name: str) -> str:
     full = next(iter(pick(name, "full", True).values()))
     lines = []
     for method in ("full", "firefly", "firefly-deeper", "scratch", "uniform"):
-        for found in pick(name, method, True).values():
-            lines.append(describe_long(NAMES[method], found, full))
-    return lay_out(["", "parameters", "MFLOPs", "epochs", "accuracy", "seeds", "against the full network"], lines)
+        for step, found in pick(name, method, True).items():
+            beside = 0.0 if method in WHOLE else step * find_beside(method, next(iter(found.values())))
+            lines.append(describe_long(NAMES[method], found, full, beside))
+    return lay_out(LONG, lines)
 
 
-def describe_long(label: str, found: BySeed, full: BySeed) -> list[str]:
+def describe_long(label: str, found: BySeed, full: BySeed, beside: float) -> list[str]:
     share, flops = mean(found.values(), "share"), mean(found.values(), "flops")
     against = "" if found == full else describe_gap(list_gaps(found, full), 2)
     whole = mean(full.values(), "flops")
     mega = f"{flops / 1e6:.0f} ({100 * flops / whole:.0f} %)"
     part = "100 %" if share == 1 else f"{100 * share:.2f} %"
-    epochs = f"{mean(found.values(), 'epochs'):.0f}"
+    epochs = f"{mean(found.values(), 'epochs'):.0f}" + (f" + {beside:.0f}" if beside else "")
     accuracy = describe([percent(row) for row in found.values()], 2)
     return [label, part, mega, epochs, accuracy, str(len(found)), against]
 
@@ -201,10 +207,11 @@ def tabulate_headline() -> str:
     for network, label in labels.items():
         found = by_seed(row for row in tested if row["method"] == network)
         if found:
-            config = next(iter(found.values()))["config"]
-            lines.append([*describe_long(label, found, full), f"{config['batch']}, {config['lr']:g}"])
-    heads = ["", "parameters", "MFLOPs", "epochs", "accuracy", "seeds", "against the full network", "batch, rate"]
-    return lay_out(heads, lines)
+            row = next(iter(found.values()))
+            beside = 0.0 if network in ("full", "uniform-4") else len(row["growths"]) * 98 * 512 / 50_000
+            setting = f"{row['config']['batch']}, {row['config']['lr']:g}"
+            lines.append([*describe_long(label, found, full, beside), setting])
+    return lay_out([*LONG, "batch, rate"], lines)
 
 
 def tabulate_grid() -> str:

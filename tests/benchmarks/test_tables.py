@@ -72,6 +72,26 @@ def test_at_equal_flops_the_other_is_taken_between_its_sizes() -> None:
     assert tables_wider.list_level_gaps({0: {"flops": 1e9, "test_accuracy": 1.0}}, others) == []
 
 
+def test_the_headline_says_setting_and_growths(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+    for network, share, growths in (("full", 1.0, 0), ("wider-4", 0.04, 7)):
+        for seed in range(3):
+            row = {
+                "method": network,
+                "seed": seed,
+                "share": share,
+                "flops": 1e8,
+                "epochs": 280,
+                "growths": [{}] * growths,
+            }
+            row["config"] = {"batch": 128, "lr": 0.1, "quick": False}
+            rows += [row | {"test_accuracy": 0.94 - growths / 1000}, row | {"held_accuracy": 0.93}]
+    monkeypatch.setattr(tables_wider, "read", lambda name: tuple(rows))
+    small = tables_wider.tabulate_headline().splitlines()[-1]
+    assert "| 280 + 7 |" in small and "**−0.70 ± 0.00**" in small and small.endswith("| 128, 0.1 |")
+    assert "93.00 ± 0.00" in tables_wider.tabulate_grid()
+
+
 def test_tables_and_lists_in_words() -> None:
     assert lay_out(["", "a"], [["b", ""], ["", ""]]) == "| | a |\n| --- | --- |\n| b | |\n| | |"
     assert join(["a", "b", "c"]) == "a, b and c" and join(["a"]) == "a"
