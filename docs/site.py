@@ -10,6 +10,6 @@ ROOT = Path(__file__).parents[1]
 
 def on_files(files: Files, config: Any) -> Files:
     """The README as index.md, its links as they are from within docs/."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](").replace('src="docs/', 'src="')
     files.append(File.generated(config, "index.md", content=text))
     return files

@@ -25,6 +25,6 @@ def test_the_blocks_of_the_readme_run(
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.relative_to(ROOT / 'docs')}" for path in PAGES)])
 def test_what_a_page_links_to_exists(page: str) -> None:
-    found = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    found = re.findall(r"(?:\]\(|src=\")([^)#\"]+)(?:#[^)]*)?[)\"]", (ROOT / page).read_text())
     for link in (link for link in found if "://" not in link):
         assert ((ROOT / page).parent / link).is_file(), link

@@ -1,5 +1,6 @@
 """Every table of the pages is as the results have it; differences are paired, and claims need two standard errors."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import readme_figure
 import tables
 import tables_pays
 import tables_text
 import tables_wider
-from tables_text import describe, describe_gap, is_clear, join, lay_out, list_gaps
+from readme_figure import draw_points, number_series
+from tables_text import describe, describe_gap, is_clear, join, lay_out, list_gaps, read
 
 
 def test_no_page_disagrees_with_the_results(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,3 +129,13 @@ def test_the_finder_is_compared_under_its_own_limit(tmp_path: Path, monkeypatch:
         line for line in table if line.startswith("| Firefly, trained on | parameters")
     )
     assert tables_pays.tabulate_find("resnet20") == tables_text.EMPTY
+
+
+def test_the_figure_of_the_readme_is_as_the_results_have_it() -> None:
+    points = readme_figure.list_points(read("wider-vgg19"))
+    numbers = number_series(readme_figure.SERIES)
+    for size, name in readme_figure.SIZES.items():
+        drawn = draw_points(points, numbers, "accuracy", size)
+        kept = (tables.ROOT / f"docs/figures/{name}.svg").read_text()
+        marks = [re.findall(r"<title>[^<]*</title>", text) for text in (drawn, kept)]
+        assert marks[0] == marks[1] != [], "python benchmarks/readme_figure.py"
