@@ -17,13 +17,19 @@ def check_alike(model: nn.Module, optimizer: torch.optim.Optimizer | None, optio
     """Refuse, on every rank and in words, a growth that would not be the same everywhere, or would never end."""
     if count_ranks() == 1:
         return
-    facts: dict[str, Any] = {"the model's class": type(model).__name__, "train or eval mode": model.training}
-    named = dict(model.named_parameters())
-    facts |= {f"the shape of {name}": [list(p.shape), str(p.dtype), p.requires_grad] for name, p in named.items()}
+    named, facts = dict(model.named_parameters()), list_shapes(model)
     facts |= {f"{name} (a checksum of its values)": total for name, total in zip(named, sum_bits(named.values()))}
-    facts |= {f"the shape of {name}": list(buffer.shape) for name, buffer in model.named_buffers()}
+    facts["train or eval mode"] = model.training
     facts["the optimizer"] = None if optimizer is None else type(optimizer).__name__
     agree(facts | {name: re.sub(" at 0x[0-9a-f]+", "", str(value)) for name, value in options.items()})
+
+
+def list_shapes(model: nn.Module) -> dict[str, Any]:
+    """What models of the same architecture have in common."""
+    facts: dict[str, Any] = {"the model's class": type(model).__name__}
+    for name, p in model.named_parameters():
+        facts[f"the shape of {name}"] = [list(p.shape), str(p.dtype), p.requires_grad]
+    return facts | {f"the shape of {name}": list(buffer.shape) for name, buffer in model.named_buffers()}
 
 
 @torch.no_grad()

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from firefly.errors import FireflyError
+from firefly.ranks.talk import average, count_ranks
 from firefly.surgery.swap import exchanged
 from firefly.training.average import copy_counters, follow, list_weights, pair
 from firefly.training.capture import Step, identify
+from firefly.training.joining import Gradients, even_out
 from firefly.training.optimizer import can_capture, list_state, ready_optimizer
 from firefly.training.precision import (
     add_steps,
@@ -51,10 +53,11 @@ class Engine:
         self.graph = choose_graph(recipe.graph, self.device, optimizer)
         self.steps = len(data) // recipe.batch
         rows = 6 if data.cutout else 4
-        self.table = torch.zeros(self.steps, rows, recipe.batch, dtype=torch.int64, device=self.device)
+        self.table = torch.zeros(self.steps, rows, recipe.batch // count_ranks(), dtype=torch.int64, device=self.device)
         self.weights = torch.zeros(self.steps, device=self.device)  # of the average
         self.counter = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.total = torch.zeros((), device=self.device)
+        self.gradients = Gradients(model)
         self.step: Step[None] | None = None
         self.identity: tuple[object, ...] = ()
 
@@ -76,6 +79,7 @@ class Engine:
         self.objective = self.make_objective(again=self.step is not None)
         self.step = Step(self.advance, self.list_tensors, capture=self.graph, warmup=min(3, self.steps))
         self.identity = identify(self.list_model())
+        self.gradients = Gradients(self.model)
 
     def release(self) -> None:
         """Give the captured step and its memory back."""
@@ -121,6 +125,7 @@ class Engine:
             loss = check_loss(self.objective(self.counter))
             loss.backward()
         hand_over_gradients(self.stand_ins)
+        self.gradients.average()
         if self.graph:
             for rates, lr in zip(self.rates, self.lrs):
                 torch.index_select(rates, 0, self.counter, out=lr.view(1))
@@ -156,7 +161,10 @@ class Engine:
         add_steps(self.stand_ins, self.steps)
         if self.pairs is not None:
             copy_counters(self.pairs)
-        return self.total / self.steps
+        even_out(one for one in (self.model, self.average) if one is not None)
+        mean = self.total / self.steps
+        average([mean])
+        return mean
 
     def list_factors(self, epoch: int) -> list[float]:
         how = self.recipe
@@ -198,10 +206,10 @@ def check_loss(loss: Any) -> Tensor:
 
 def choose_graph(graph: bool | None, device: torch.device, optimizer: Optimizer) -> bool:
     """Whether to capture: by default wherever it is possible."""
-    possible = device.type == "cuda" and can_capture(optimizer)
+    possible = device.type == "cuda" and can_capture(optimizer) and count_ranks() == 1
     if graph and not possible:
         name = type(optimizer).__name__
-        raise FireflyError(f"graph=True with {name} on {device}: it takes a GPU and SGD, Adam or AdamW; use graph=None")
+        raise FireflyError(f"graph=True with {name} on {device}: use graph=None (it takes one GPU and SGD or Adam)")
     return possible if graph is None else graph
 
 

@@ -20,18 +20,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from firefly.errors import FireflyError
+from firefly.ranks.talk import decide
+from firefly.ranks.wrap import bare
 from firefly.surgery.guard import unbroken
 from firefly.training.average import make_average
 from firefly.training.capture import identify, keep, put_back
 from firefly.training.engine import Engine
 from firefly.training.growing import Grower, GrowOn, check_grower, grow_captured
 from firefly.training.history import Epoch, History, Progress, should_stop
+from firefly.training.joining import begin, check_share, choose_seed, join_scores, take_part, take_share
 from firefly.training.lock import Lock, hold
 from firefly.training.optimizer import check_optimizer, copy_state, make_optimizer, restore_state, tell_groups
 from firefly.training.recipe import Recipe, read_recipe, settle
 from firefly.training.resident import Batches, Resident, draw, mix, upload
 from firefly.training.resume import Json, Trained, load_run, save_run
-from firefly.training.score import Score, evaluate
+from firefly.training.score import evaluate
 
 EachEpoch = Callable[[int, History, nn.Module], Any]
 
@@ -70,8 +73,11 @@ def fit(
       anew.
     - `checkpoint`: a folder. A run found there is continued exactly; Ctrl-C leaves one. It is locked meanwhile.
     - `progress`: show how far it is, on stderr.
+
+    On several ranks (`torchrun`) each takes its part of every batch, and the first one keeps the folder.
     """
-    recipe = settle(read_recipe(recipe, epochs, how))
+    model, recipe = bare(model), settle(read_recipe(recipe, epochs, how))
+    check_share(recipe.batch)
     check_objects(model, optimizer, each_epoch)
     if grower is not None:
         check_grower(grower, model, ema=recipe.ema is not None, kept=checkpoint is not None)
@@ -80,7 +86,7 @@ def fit(
     train = layout | {"augment": recipe.augment, "cutout": recipe.cutout}
     resident = upload(data, place, **train)
     check_batch(resident, recipe.batch, "data")
-    held = None if test is None else upload(test, place, like=data, name="test", **layout)
+    held = None if test is None else take_share(upload(test, place, like=data, name="test", **layout))
     if grow_on is not None and not callable(grow_on):
         grow_on = upload(grow_on, place, like=data, name="grow_on", **train)
         check_batch(grow_on, recipe.batch, "grow_on")
@@ -91,12 +97,13 @@ def fit(
     with ExitStack() as stack:
         lock = None if checkpoint is None else stack.enter_context(hold(checkpoint))
         history, asked = (History(), True) if lock is None else load_run(lock, told, trained)
+        begin([model, *([] if average is None else [average])], {"fit": told | {"device": place.type}})
         engine = Engine(model, resident, trained.optimizer, recipe, average)
         stack.callback(engine.release)
         line = Progress(recipe.epochs, engine.steps, progress)
         stack.callback(line.close)
         stack.enter_context(torch.random.fork_rng([place] if place.type == "cuda" else []))
-        tables = lru_cache(maxsize=4)(lambda data, epoch: draw(data, recipe.batch, recipe.seed, epoch))
+        tables = lru_cache(maxsize=4)(lambda data, epoch: take_part(draw(data, recipe.batch, recipe.seed, epoch)))
         job = Job(recipe, trained, engine, held, grow_on, each_epoch, lock, told, line, tables)
         return replace(run(job, history, asked), average=average)
 
@@ -129,7 +136,7 @@ def run(job: Job, history: History, asked: bool) -> History:
     while not over:
         job.engine.prepare()
         with kept_on_interrupt(job, history):
-            if job.each_epoch is not None and job.each_epoch(len(history), history, job.trained.model) is True:
+            if job.each_epoch is not None and decide(job.each_epoch(len(history), history, job.trained.model) is True):
                 save(job, history)
                 break
             longer = history.add(train_epoch(job, len(history)))
@@ -147,7 +154,7 @@ def run(job: Job, history: History, asked: bool) -> History:
 def train_epoch(job: Job, epoch: int) -> Epoch:
     """One epoch and its evaluation; the next epoch's batches are drawn while the GPU works."""
     engine, recipe = job.engine, job.recipe
-    torch.manual_seed(mix(recipe.seed, epoch))  # for dropout
+    torch.manual_seed(choose_seed(recipe.seed, epoch))  # for dropout
     rate = float(engine.optimizer.param_groups[0]["lr"]) * engine.list_factors(epoch)[0]
     start = time.perf_counter()
     mean = engine.train(epoch, job.draw(engine.data, epoch), lambda step: job.line.show_step(epoch + 1, step))
@@ -162,7 +169,7 @@ def train_epoch(job: Job, epoch: int) -> Epoch:
     row = Epoch(epoch + 1, loss, rate, seconds, parameters)
     if job.test is not None and ((epoch + 1) % recipe.evaluate_every == 0 or epoch + 1 == recipe.epochs):
         shown = engine.model if engine.average is None else engine.average
-        score: Score = evaluate(shown, job.test, precision=engine.precision, loss=recipe.loss)
+        score = join_scores(evaluate(shown, job.test, precision=engine.precision, loss=recipe.loss), len(job.test))
         row = replace(row, test_accuracy=score.accuracy, test_loss=score.loss)
     return row
 
@@ -170,7 +177,7 @@ def train_epoch(job: Job, epoch: int) -> Epoch:
 def grow_if_due(job: Job, history: History) -> History:
     """Ask the grower after an epoch, and let it grow; the history says whether it did."""
     trained, epoch = job.trained, len(history) - 1
-    if trained.grower is None or not trained.grower.due(epoch, history[-1].loss):
+    if trained.grower is None or not decide(trained.grower.due(epoch, history[-1].loss)):
         return history
     torch.manual_seed(mix(job.recipe.seed, epoch))
     trained.model.train()
@@ -189,7 +196,7 @@ def find_batches(job: Job, epoch: int) -> Iterable[Any]:
 
 
 def is_over(job: Job, history: History) -> bool:
-    return len(history) >= job.recipe.epochs or (len(history) > 0 and should_stop(job.recipe.stop, history))
+    return len(history) >= job.recipe.epochs or (len(history) > 0 and decide(should_stop(job.recipe.stop, history)))
 
 
 def save(job: Job, history: History, asked: bool = True) -> None:
@@ -200,7 +207,7 @@ def save(job: Job, history: History, asked: bool = True) -> None:
 @contextmanager
 def kept_on_interrupt(job: Job, history: History, asked: bool = True) -> Iterator[None]:
     """With a folder to keep the run in, an interrupted epoch is undone and the state at its start saved."""
-    if job.lock is None:
+    if job.lock is None or not job.lock.writes:
         yield
         return
     engine, grower = job.engine, job.trained.grower

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from firefly.errors import FireflyError
+from firefly.ranks.wrap import bare
 from firefly.stages.capturing import capturing
 from firefly.training.capture import Step
 
@@ -41,7 +42,7 @@ def check_grower(grower: Any, model: nn.Module, ema: bool, kept: bool) -> None:
         kind = grower.__name__ if isinstance(grower, type) else type(grower).__name__
         lacks = f"lacks {', '.join(missing)}" if missing else "is a class, not an object of it"
         raise FireflyError(f"grower={kind} {lacks}: give a firefly.Firefly(model, example, ...) or an object like it")
-    if getattr(grower, "model", model) is not model:
+    if bare(getattr(grower, "model", model)) is not model:
         raise FireflyError("the grower was made for another model: make it from the one that fit trains")
     if ema and not takes_also(grower):
         raise FireflyError(

@@ -16,21 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
+from firefly.ranks.talk import find_rank, together
 
 NAME = "fit.lock"
 
 
 class Lock:
-    """The folder of a run, held by this process."""
+    """The folder of a run, held by this process, or by the first of several ranks, which alone writes there."""
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
+    def __init__(self, folder: Path, descriptor: int | None) -> None:
         self.folder, self.descriptor = folder, descriptor
         self.current: str | None = None  # the checkpoint that `fit.json` names
-        self.unfinished: Any = read(descriptor).get("writing")  # left by a process that was killed
-        self.note(None)
+        self.unfinished: Any = None  # left by a process that was killed
+        if descriptor is not None:
+            self.unfinished = read(descriptor).get("writing")
+            self.note(None)
+
+    @property
+    def writes(self) -> bool:
+        return self.descriptor is not None
 
     def note(self, writing: str | None) -> None:
         """Say which checkpoint is being written."""
+        assert self.descriptor is not None
         content = {"pid": os.getpid(), "host": socket.gethostname(), "writing": writing}
         os.ftruncate(self.descriptor, 0)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -40,20 +48,27 @@ class Lock:
 @contextmanager
 def hold(folder: str | os.PathLike[str]) -> Iterator[Lock]:
     """Let no other `fit` work in the folder meanwhile. It is made if need be, and goes if nothing came of it."""
+    with together():
+        root, descriptor, fresh = take(folder) if find_rank() == 0 else (Path(folder), None, False)
+    try:
+        yield Lock(root, descriptor)
+    finally:
+        if descriptor is not None:
+            release(root / NAME, descriptor)
+        if fresh:
+            with suppress(OSError):  # it is not empty, as a rule
+                root.rmdir()
+
+
+def take(folder: str | os.PathLike[str]) -> tuple[Path, int, bool]:
+    """The folder, its locked file, and whether it was made for this."""
     try:
         root = Path(folder)
         fresh = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
-        descriptor = acquire(root / NAME)
+        return root, acquire(root / NAME), fresh
     except (OSError, TypeError, ValueError) as error:
         raise FireflyError(f"checkpoint={folder!r} is no folder to write to: {error}") from error
-    try:
-        yield Lock(root, descriptor)
-    finally:
-        release(root / NAME, descriptor)
-        if fresh:
-            with suppress(OSError):  # it is not empty, as a rule
-                root.rmdir()
 
 
 def acquire(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from firefly.errors import FireflyError
+from firefly.ranks.talk import count_ranks
 from firefly.training.history import Stop
 from firefly.training.precision import check_precision
 from firefly.training.resident import Batch
@@ -192,7 +194,10 @@ def find_device(device: torch.device | str | None) -> torch.device:
         raise FireflyError(f"device={place}, but torch finds no GPU: use device='cpu'")
     if place.index is not None and place.index >= torch.cuda.device_count():
         raise FireflyError(f"device={place}, but there are {torch.cuda.device_count()} GPUs, counted from 0")
-    return torch.device("cuda", torch.cuda.current_device()) if place.index is None else place
+    if place.index is not None:
+        return place
+    own = int(os.environ.get("LOCAL_RANK", 0)) if count_ranks() > 1 else None  # a GPU for each rank, under torchrun
+    return torch.device("cuda", torch.cuda.current_device() if own is None else own % torch.cuda.device_count())
 
 
 def tell(value: Any) -> Any:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from firefly import checkpoint
 from firefly.checkpoint.archive import hash_json, write
 from firefly.errors import FireflyError, first_line
+from firefly.ranks.talk import decide, together
 from firefly.training.growing import Grower
 from firefly.training.history import Epoch, History
 from firefly.training.lock import Lock
@@ -44,6 +45,8 @@ class Trained:
 
 def save_run(lock: Lock, trained: Trained, history: History, recipe: Json, asked: bool) -> None:
     """Keep the state after the last epoch of `history`; `asked`: whether the growth that may be due then is decided."""
+    if not lock.writes:
+        return
     root, old = lock.folder, lock.current
     current = choose_name(root, len(history))
     lock.note(current.name)
@@ -93,6 +96,21 @@ def load_run(
 
     The history is empty if there is no run. What of the recipe is `fixed` must be the same as then.
     """
+    with together():
+        content = find_run(lock, recipe, fixed) if lock.writes else None
+    content = decide(content)
+    if content is None:
+        return History(), True
+    folder = lock.folder / content["checkpoint"]
+    with together():
+        if trained.average is not None:
+            checkpoint.load(folder / "average", trained.average)
+        checkpoint.load(folder, trained.model, optimizer=trained.optimizer, grower=trained.grower)
+    return content["history"], content["asked"]
+
+
+def find_run(lock: Lock, recipe: Json, fixed: tuple[str, ...]) -> Json | None:
+    """What `fit.json` says, of a run with this recipe; what a killed process left behind is cleared away."""
     content = read_run(lock.folder)
     name = content["checkpoint"] if content else None
     for leftover in (lock.unfinished, content["replaces"] if content else None):
@@ -100,15 +118,10 @@ def load_run(
             delete(lock.folder, leftover)
     for leftover in lock.folder.glob("fit.json-" + "[0-9a-f]" * 16 + ".tmp"):
         leftover.unlink(missing_ok=True)
-    if content is None:
-        return History(), True
-    lock.current = name
-    check_recipe(lock.folder, content["recipe"], recipe, fixed)
-    folder = lock.folder / content["checkpoint"]
-    if trained.average is not None:
-        checkpoint.load(folder / "average", trained.average)
-    checkpoint.load(folder, trained.model, optimizer=trained.optimizer, grower=trained.grower)
-    return content["history"], content["asked"]
+    if content is not None:
+        lock.current = name
+        check_recipe(lock.folder, content["recipe"], recipe, fixed)
+    return content
 
 
 def check_recipe(folder: Path, made: Json, recipe: Json, fixed: tuple[str, ...]) -> None:
