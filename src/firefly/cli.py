@@ -15,6 +15,7 @@ from typing import Any
 
 import firefly
 from firefly.errors import FireflyError
+from firefly.ranks.launch import find_launched, joined
 
 EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(args), table(rows), plot(rows, path)
     "toy": "firefly.experiments.toy",
@@ -46,6 +47,8 @@ Each has its own help: firefly widths --help. Exit codes: 0 done, 2 something in
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
+    if find_launched() and not hasattr(args, "joins"):
+        return 0  # of the processes of torchrun the first one is enough
     try:
         code = int(args.command(args) or 0)
         sys.stdout.flush()  # while a closed pipe can still be met
@@ -137,6 +140,7 @@ REPRODUCE = f"""Measures an experiment of the paper and says what came out. Know
 
 def add_reproduce(add: Callable[..., ArgumentParser]) -> None:
     parser = add("reproduce", run_experiment, "run an experiment of the paper", REPRODUCE)
+    parser.set_defaults(joins=True)
     parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of: {', '.join(EXPERIMENTS)}")
     parser.add_argument("options", nargs=REMAINDER, metavar="...", help="its options")
 
@@ -149,7 +153,11 @@ def run_experiment(args: Namespace) -> int:
         formatter_class=RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    return int(module.run(parser.parse_args(args.options)) or 0)
+    asked = parser.parse_args(args.options)
+    if not getattr(module, "joins", False):  # it works in one process
+        return 0 if find_launched() else int(module.run(asked) or 0)
+    with joined():
+        return int(module.run(asked) or 0)
 
 
 def find_experiment(name: str) -> Any:

@@ -25,7 +25,7 @@ from firefly.method import Method
 from firefly.neighborhood.kinds import Kind, New, Split
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.starts import size_rows
-from firefly.ranks.talk import average
+from firefly.ranks.talk import average, decide
 from firefly.stages.batches import endless
 from firefly.stages.budget import Budget, Neurons
 from firefly.stages.losses import Loss, mean_loss, scalar_loss
@@ -111,7 +111,7 @@ def keep_best(
             torch.manual_seed(seed + attempt)
             grow_one(child)
             tune(child)
-            value = float(judge(child))
+            value = decide(float(judge(child)))
             best = child if not values or value < min(values) else best
             values.append(math.inf if math.isnan(value) else value)
     if min(values) == math.inf:

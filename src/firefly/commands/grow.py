@@ -21,9 +21,11 @@ from firefly.depth import deepen
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.method import METHODS, find_method
+from firefly.ranks.launch import joined
 from firefly.schedule import Every
 from firefly.training.engine import check_loss
 from firefly.training.history import History, Progress
+from firefly.training.joining import begin
 from firefly.training.lock import hold
 from firefly.training.recipe import SCHEDULES, find_device
 from firefly.training.resume import load_run, save_run
@@ -52,6 +54,7 @@ FIXED += ("weight_decay", "schedule", "method", "new", "deepen", "steps", "seed"
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
+    parser.set_defaults(joins=True)  # several ranks work on it together
     add("model", metavar="MODULE:FUNCTION", help="makes the model, e.g. mypackage.models:make")
     add("--data", required=True, metavar="MODULE:FUNCTION", help="makes the batches: a loader, or (train, test)")
     losses = f"{', '.join(LOSSES)}; own ({arguments.OWN}); or MODULE:FUNCTION, a loss(model, batch)".replace("%", "%%")
@@ -88,6 +91,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     check(args)
+    with joined():
+        work_on(args)
+
+
+def work_on(args: Namespace) -> None:
+    """Of several ranks each takes its part of the batches; the first keeps the folder."""
     told = {key: tell(getattr(args, key)) for key in FIXED if hasattr(args, key)}
     with present_folder():
         work = prepare(args)
@@ -193,16 +202,19 @@ def follow(work: Work, args: Namespace, told: dict[str, Any]) -> None:
     with hold(args.out) as lock:
         history, _ = load_run(lock, told, work.trained(), FIXED)
         line = Progress(args.epochs, count_steps(work.loaders.train) or 0, not args.quiet)
-        book = journal.Journal(args.out, work, history, args.tensorboard)
+        begin([work.model], told | {"device": None})
+        book = journal.Journal(args.out, work, history, args.tensorboard) if lock.writes else None
         introduce(args, work, history)
+        note = (lambda now: None) if book is None else book.tell
         try:
-            history = train(work, history, lambda now: save_run(lock, work.trained(), now, told, True), book.tell, line)
+            history = train(work, history, lambda now: save_run(lock, work.trained(), now, told, True), note, line)
         except KeyboardInterrupt:
             print(f"\nstopped; the same line goes on from the last epoch kept in {args.out}", file=sys.stderr)
             raise
         finally:
             line.close()
-            book.close()
+            if book is not None:
+                book.close()
     print(journal.conclude(args.out, work, history))
 
 

@@ -11,9 +11,11 @@ import numpy
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DistributedSampler
 
 from firefly.commands.addresses import blame, call
 from firefly.errors import FireflyError
+from firefly.ranks.talk import count_ranks, find_rank
 from firefly.training.resident import mix
 
 WAYS = "return a loader, a pair (train, test), or a dict with train and perhaps test and example"
@@ -44,7 +46,36 @@ def make_loaders(address: str) -> Loaders:
     first = look(train, f"{address}: the training batches")
     if test is not None:
         look(test, f"{address}: the test batches")
-    return Loaders(train, test, find_example(first, address) if example is None else example, first)
+    return Loaders(take_part(train), test, find_example(first, address) if example is None else example, first)
+
+
+class Part:
+    """One rank's batches of a loader: every so many-th; what is left over at the end is dropped."""
+
+    def __init__(self, whole: Iterable[Any], rank: int, ranks: int) -> None:
+        self.whole, self.rank, self.ranks = whole, rank, ranks
+
+    def __len__(self) -> int:
+        return len(self.whole) // self.ranks  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        several: list[Any] = []
+        for batch in self.whole:
+            several.append(batch)
+            if len(several) == self.ranks:
+                yield several[self.rank]
+                several = []
+
+
+def take_part(loader: Iterable[Any]) -> Iterable[Any]:
+    """This rank's batches; a loader with a DistributedSampler brings no others."""
+    if count_ranks() == 1 or isinstance(getattr(loader, "sampler", None), DistributedSampler):
+        return loader
+    if (count_steps(loader) or count_ranks()) < count_ranks():
+        raise FireflyError(
+            f"{count_steps(loader)} batches for {count_ranks()} ranks: each needs one, so make the batches smaller"
+        )
+    return Part(loader, find_rank(), count_ranks())
 
 
 def is_pair(found: Any) -> bool:
@@ -92,7 +123,7 @@ def find_example(batch: Any, address: str) -> Any:
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
     """The same random numbers in this epoch of this run, whatever happened before: to go on exactly is to begin so."""
-    number = mix(seed, epoch)
+    number, loader = mix(seed, epoch), getattr(loader, "whole", loader)
     torch.manual_seed(number)
     numpy.random.seed(number)  # noqa: NPY002 - the user's code may draw from it
     random.seed(number)

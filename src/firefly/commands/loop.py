@@ -21,10 +21,12 @@ from firefly.commands.arguments import move
 from firefly.commands.loaders import Loaders, begin_epoch, count_steps, read_batches
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
+from firefly.ranks.talk import average_number
 from firefly.stages.losses import Loss
 from firefly.surgery.swap import switched
 from firefly.training.engine import check_loss
 from firefly.training.history import Epoch, History, Progress
+from firefly.training.joining import Gradients, even_out
 from firefly.training.recipe import list_factors
 from firefly.training.resume import Trained
 
@@ -82,17 +84,20 @@ def train_epoch(work: Work, epoch: int, line: Progress) -> Epoch:
     factors = list_factors(work.schedule, epoch, work.epochs, steps or 1)
     rate, start = float(work.optimizer.param_groups[0]["lr"]) * factors[0], time.perf_counter()
     losses: list[Tensor] = []
+    gradients = Gradients(work.model)
     with scaled_rates(work.optimizer) as scale:
         for step, batch in enumerate(read_batches(work.loaders.train)):
             scale(factors[min(step, len(factors) - 1)])
             work.optimizer.zero_grad(set_to_none=True)
             loss = check_loss(work.loss(work.model, batch))
             loss.backward()
+            gradients.average()
             work.optimizer.step()
             losses.append(loss.detach())
             line.show_step(epoch + 1, step + 1)
     work.optimizer.zero_grad(set_to_none=True)
-    mean = torch.stack(losses).double().mean().item() if losses else math.nan
+    even_out([work.model])
+    mean = average_number(torch.stack(losses).double().mean().item() if losses else math.nan)
     seconds = time.perf_counter() - start
     if not math.isfinite(mean):
         raise FireflyError(

@@ -14,7 +14,6 @@ Firefly's network had in all. Everything is written as it is done, and the same 
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from firefly.experiments.curves import summarise
 from firefly.experiments.deeper_growers import METHODS
 from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
 from firefly.experiments.lineage import run_line, train_whole
+from firefly.experiments.notes import is_late
 from firefly.experiments.options import complete, read_own
 from firefly.experiments.rows import Row, count_seconds, find_widths
 from firefly.experiments.setting import World
@@ -52,6 +52,7 @@ class Deeper:
     """The experiment on one data set, or on the one that `--dataset` names."""
 
     dataset: str | None = None
+    joins: bool = True  # several ranks work on it together
 
     @property
     def about(self) -> str:
@@ -113,7 +114,7 @@ def measure_other(line: DeepLine, done: list[Row]) -> bool:
     for step in steps[line.method]:
         if any((row["method"], row["seed"], row["step"]) == (line.method, line.seed, step) for row in done):
             continue
-        if time.monotonic() > line.world.place.deadline:
+        if is_late(line.world.place.deadline):
             return False
         if line.method == "autogrow":
             run_autogrow(line)

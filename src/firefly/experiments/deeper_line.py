@@ -6,7 +6,6 @@ Its structure in short is the number of layers per block, such as 4-3-5-2. Dorma
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import nn
 import firefly
 from firefly.baselines import AutoGrow
 from firefly.experiments.lineage import Line, State
+from firefly.experiments.notes import is_begun, read_epochs
 from firefly.experiments.rows import Row
 from firefly.experiments.setting import Setting
 from firefly.stages.budget import Budget
@@ -68,9 +68,8 @@ def run_autogrow(line: DeepLine) -> None:
     optimizer = line.make_optimizer(model)
     policy: dict[str, int] = {"interval": how.interval, "patience": how.patience, "epochs": how.search}
     auto = AutoGrow(lambda stage: append_layer(model, optimizer, stage), **policy)
-    if (folder / "fit.json").exists():
-        epochs = json.loads((folder / "fit.json").read_text())["history"]["epochs"]
-        auto.rebuild([row["test_accuracy"] for row in epochs])
+    if is_begun(folder):
+        auto.rebuild([row["test_accuracy"] for row in read_epochs(folder)])
     history = fit(
         model,
         train,

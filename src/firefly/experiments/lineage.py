@@ -23,12 +23,13 @@ from torch import Tensor, nn
 import firefly
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
-from firefly.experiments.notes import count_epochs, latest, read_note, write_note
+from firefly.experiments.notes import is_begun, is_late, latest, read_epochs, read_note, write_note
 from firefly.experiments.rows import Row, accuracy, append, brief, count, count_flops, hardware, list_channels
 from firefly.experiments.setting import START, Setting, World
 from firefly.stages.budget import Budget
 from firefly.surgery.residual import find_layers
 from firefly.training import History, evaluate, fit
+from firefly.training.joining import take_part
 from firefly.training.precision import autocast, check_precision
 from firefly.training.resident import Batches, draw, upload
 
@@ -122,12 +123,11 @@ class Line:
         """An epoch's batches for a growth, twice as large as those of training; `grow` holds the first ones apart."""
         lines = self.world.place.device.type == "cuda" and check_precision(None, self.world.place.device) == "bf16"
         data = upload(self.world.train, self.world.place.device, augment=self.world.augment, channels_last=lines)
-        table = draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000)
+        table = take_part(draw(data, 2 * self.setting.batch, 1000 * self.seed + step, 10_000))
         again = table[: 0 if self.setting.unseen else self.setting.evaluate_on]
         return Batches(data, torch.cat([again, table]))
 
-    def example(self, step: int) -> Tensor:
-        """A few images, to trace and to deepen the network with."""
+    def example(self, step: int) -> Tensor:  # a few images, to trace and to deepen the network with
         return self.batches(step)[0][0][:8]
 
     def trace(self, model: nn.Module, step: int) -> Anatomy:
@@ -162,7 +162,7 @@ class Line:
         mine = {(row["step"], row["final"]) for row in done if (row["method"], row["seed"]) == (self.method, self.seed)}
         state: State | None = None
         for step, final in self.plan(mine):
-            if time.monotonic() > self.world.place.deadline:
+            if is_late(self.world.place.deadline):
                 return False
             if final:
                 self.take_long(step)
@@ -177,7 +177,7 @@ class Line:
         if not missing:
             return []
         (first, final), (last, _) = missing[0], missing[-1]
-        kept = max(step for step in range(first + final) if not step or (self.folder(step) / "fit.json").exists())
+        kept = max(step for step in range(first + final) if not step or is_begun(self.folder(step)))
         return sorted({*missing, *((step, False) for step in range(kept + 1, last + 1))})
 
     @property
@@ -197,7 +197,7 @@ class Line:
     def take_step(self, state: State | None, step: int, write: bool) -> State:
         """Grow and train for a round; a training that was begun is taken up instead."""
         folder = self.folder(step)
-        if (folder / "fit.json").exists():
+        if is_begun(folder):
             state = self.resume(step)
         else:
             before = state or self.resume(step - 1)
@@ -231,9 +231,9 @@ class Line:
         """Train a copy of the network on, for the table."""
         folder, before = self.folder(f"{step}-long"), self.folder(step)
         model = self.make_start()
-        if not (folder / "fit.json").exists():
+        if not is_begun(folder):
             firefly.load(latest(before), model)
-            write_note(folder, read_note(before)["before"] + count_epochs(before), {})
+            write_note(folder, read_note(before)["before"] + len(read_epochs(before)), {})
         state = self.train_long(model, folder, self.setting.long, 100 + step)
         self.write(replace(state, before=read_note(folder)["before"]), step, True, {})
         rmtree(folder, ignore_errors=True)
@@ -280,7 +280,7 @@ class Line:
 
 def run_line(line: Line, done: list[Row]) -> bool:
     """The start network, if there is none yet, then all that is missing of a line; False if time ran out."""
-    if time.monotonic() > line.world.place.deadline:
+    if is_late(line.world.place.deadline):
         return False
     prepare_start(line, done)
     return line.run(done)

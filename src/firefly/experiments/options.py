@@ -18,6 +18,7 @@ from firefly.errors import FireflyError
 from firefly.experiments import curves, rows
 from firefly.experiments.rows import Row, settings
 from firefly.experiments.setting import BUDGETS, Place, Setting, World
+from firefly.ranks.talk import decide, find_rank
 from firefly.training.recipe import find_device
 from firefly.vision.data import Images, hold_out
 
@@ -113,7 +114,7 @@ def make_world(
 
 
 def read_rows(path: Path) -> list[Row]:
-    return rows.read_rows(path) if path.exists() else []
+    return decide(rows.read_rows(path) if path.exists() and not find_rank() else [])
 
 
 def read_own(path: Path, setting: Setting) -> list[Row]:
@@ -135,7 +136,9 @@ def plain(setting: Setting) -> Row:
 
 
 def conclude(rows: list[Row], table: Callable[[list[Row]], str], results: Path, picture: Path, finished: bool) -> None:
-    """Print the table, draw the figure, and say what is left."""
+    """Print the table, draw the figure, and say what is left; of several ranks, the first."""
+    if find_rank():
+        return
     print(f"\n{table(rows)}\n\n{len(rows)} networks in {results}")
     if rows and find_spec("matplotlib") is not None:
         print(f"figure: {curves.plot(rows, picture)}")

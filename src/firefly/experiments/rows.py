@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import firefly
 from firefly.errors import FireflyError
 from firefly.experiments.versions import list_versions
+from firefly.ranks.talk import find_rank
 from firefly.surgery.residual import find_layers
 from firefly.surgery.swap import switched
 
@@ -23,7 +24,12 @@ Row = dict[str, Any]
 
 
 def append(path: Path, *rows: Row) -> None:
-    """Write rows through to the disk, with the versions that they were measured with beside those that they name."""
+    """Write rows through to the disk, with the versions that they were measured with beside those that they name.
+
+    Of several ranks the first one does.
+    """
+    if find_rank():
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     told = [row | {"versions": {**row.get("versions", {}), **list_versions()}} for row in rows]
     with path.open("a") as file:

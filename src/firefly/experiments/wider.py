@@ -15,7 +15,6 @@ Everything is written as it is done (`--out`, `--runs`), and the same command go
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch import nn
 from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, run_line, train_whole
+from firefly.experiments.notes import is_late
 from firefly.experiments.options import complete, plain, read_own, read_rows
 from firefly.experiments.rows import Row, find_widths
 from firefly.experiments.setting import START, Setting, World
@@ -44,6 +44,7 @@ class Wider:
     start: int
     settings: dict[str, Setting]
     report: float = 0.04
+    joins: bool = True  # several ranks work on it together
 
     @property
     def about(self) -> str:
@@ -98,7 +99,7 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
     for step in line.reported if line.method == "scratch" else line.reported[:1]:
         if is_done(line, done, step):
             continue
-        if time.monotonic() > line.world.place.deadline:
+        if is_late(line.world.place.deadline):
             return False
         train_whole(line, "full" if line.method == "full" else find_widths(done, line.seed, step), step)
     return True
