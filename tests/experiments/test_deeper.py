@@ -16,7 +16,7 @@ from torch import nn
 import firefly
 from firefly.cli import find_experiment, main
 from firefly.errors import FireflyError
-from firefly.experiments import deeper, lineage, options
+from firefly.experiments import deeper, notes, options
 from firefly.experiments.deeper_growers import METHODS, grow_deeper, offer, pick_evenly
 from firefly.experiments.deeper_line import Deep, DeepLine, append_layer, list_blocks, name_structure
 from firefly.experiments.options import read_rows
@@ -175,8 +175,8 @@ def test_what_is_done_is_not_done_again(world: World) -> None:
 def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_world(tmp_path)
     stops = 0
-    monkeypatch.setattr(lineage, "time", Clock())
-    while not deeper.measure(move(other, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 0):
+    monkeypatch.setattr(notes, "time", Clock())
+    while not deeper.measure(move(other, deadline=notes.time.monotonic() + 2.5), SETTING, "firefly", 0):
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(other, "firefly")] == [timeless(row) for row in read(world, "firefly")]

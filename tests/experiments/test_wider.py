@@ -15,7 +15,7 @@ from torch import nn
 from firefly import baselines
 from firefly.cli import main
 from firefly.errors import FireflyError
-from firefly.experiments import curves, lineage, options, wider
+from firefly.experiments import curves, notes, options, wider
 from firefly.experiments.growers import METHODS, rank_by
 from firefly.experiments.lineage import Line
 from firefly.experiments.rows import count, count_seconds
@@ -131,8 +131,8 @@ def test_what_was_stopped_goes_on_the_same(world: World, tmp_path: Path, monkeyp
     assert wider.measure(whole, SETTING, "firefly", 3)
 
     stops = 0
-    monkeypatch.setattr(lineage, "time", Clock())
-    while not wider.measure(move(world, deadline=lineage.time.monotonic() + 2.5), SETTING, "firefly", 3):
+    monkeypatch.setattr(notes, "time", Clock())
+    while not wider.measure(move(world, deadline=notes.time.monotonic() + 2.5), SETTING, "firefly", 3):
         stops += 1
     assert stops == 2  # one step at a time: two rounds and the long training
     assert [timeless(row) for row in read(world, "firefly")] == [timeless(row) for row in read(whole, "firefly")]
