@@ -60,6 +60,11 @@ class Job:
         return NETWORKS[self.network][0] if self.batch else self.network
 
     @property
+    def epochs(self) -> int:
+        """After the last growth."""
+        return int(self.how.epochs if self.test else self.how.grid_epochs)
+
+    @property
     def setting(self) -> Setting:
         usual = QUICK if self.how.quick else wider.MIDDLE
         return replace(usual, held_out=0 if self.test else 128 if self.how.quick else 5000)
@@ -123,9 +128,9 @@ def train(job: Job, line: Line) -> Row:
     if job.network == "full":
         torch.manual_seed(10_000 + job.seed)
         model = world.make(setting_widths(job)).to(world.place.device)
-        epochs = job.how.epochs + setting.epochs * (line_steps(job) + 1)
+        epochs = job.epochs + setting.epochs * (line_steps(job) + 1)
     else:
-        model, epochs = line.make_start(), job.how.epochs
+        model, epochs = line.make_start(), job.epochs
         firefly.load(job.find_folder(job.step), model)
         rounds = json.loads((job.find_folder(job.step) / "rounds.json").read_text())
     decay = {"nesterov": True, "weight_decay": setting.weight_decay}
@@ -152,7 +157,7 @@ def train(job: Job, line: Line) -> Row:
         "widths": list_channels(model),
         "device": hardware(world.place.device),
         "shared": job.how.jobs > 1,
-        "config": {"batch": job.batch, "lr": job.lr, "further": job.how.epochs, "quick": job.how.quick},
+        "config": {"batch": job.batch, "lr": job.lr, "further": job.epochs, "quick": job.how.quick},
     }
 
 
@@ -170,11 +175,12 @@ def line_steps(job: Job) -> int:
 
 def list_jobs(how: argparse.Namespace, rows: list[Row]) -> list[Job]:
     """The trials on images set apart; when all are there, the test with the best of each network."""
-    mine = [row for row in rows if row["config"]["further"] == how.epochs and row["config"]["quick"] == how.quick]
+    mine = [row for row in rows if row["config"]["quick"] == how.quick]
     grid = [Job(name, how.seed, False, how, batch, lr) for name in NETWORKS for batch, lr in GRID]
     left = [job for job in grid if not is_done(job, mine)]
     if not left and how.only != "grid":
-        chosen = {name: choose(name, mine) for name in NETWORKS}
+        tried = [row for row in mine if row["config"]["further"] == how.grid_epochs]
+        chosen = {name: choose(name, tried) for name in NETWORKS}
         final = [Job(name, seed, True, how, *chosen[name]) for seed in how.seeds for name in NETWORKS]
         left = [job for job in final if not is_done(job, mine)]
     lines = dict.fromkeys(replace(job, network=job.line, batch=0, lr=0.0) for job in left if not is_ready(job))
@@ -184,7 +190,8 @@ def list_jobs(how: argparse.Namespace, rows: list[Row]) -> list[Job]:
 def is_done(job: Job, rows: list[Row]) -> bool:
     key = "test_accuracy" if job.test else "held_accuracy"
     same = [row for row in rows if (row["method"], row["seed"]) == (job.network, job.seed) and key in row]
-    return any((row["config"]["batch"], row["config"]["lr"]) == (job.batch, job.lr) for row in same)
+    wanted = {"batch": job.batch, "lr": job.lr, "further": job.epochs}
+    return any(row["config"] | wanted == row["config"] for row in same)
 
 
 def choose(network: str, rows: list[Row]) -> tuple[int, float]:
@@ -204,6 +211,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["grid"], help="end before the test images are read")
     parser.add_argument("--epochs", type=int, default=0, help="after the last growth (200)")
+    parser.add_argument("--grid-epochs", type=int, default=0, help="the same in the trials, if fewer")
     parser.add_argument("--seed", type=int, default=0, help="of the grid")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of the test")
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
@@ -215,6 +223,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs/headline"), help="the grown networks")
     how = parser.parse_args()
     how.epochs = how.epochs or (1 if how.quick else 200)
+    how.grid_epochs = how.grid_epochs or how.epochs
     return how
 
 

@@ -12,13 +12,22 @@ from headline import GRID, NETWORKS, Job, choose, is_ready, list_jobs
 
 def ask(folder: Path, **how: Any) -> Namespace:
     return Namespace(
-        **{"quick": False, "epochs": 200, "seed": 0, "seeds": [0, 1, 2], "only": None, "runs": folder, **how}
+        **{
+            "quick": False,
+            "epochs": 200,
+            "grid_epochs": 60,
+            "seed": 0,
+            "seeds": [0, 1, 2],
+            "only": None,
+            "runs": folder,
+            **how,
+        }
     )
 
 
 def make_row(job: Job, accuracy: float) -> dict[str, Any]:
     key = "test_accuracy" if job.test else "held_accuracy"
-    config = {"batch": job.batch, "lr": job.lr, "further": 200, "quick": False}
+    config = {"batch": job.batch, "lr": job.lr, "further": job.epochs, "quick": False}
     return {"method": job.network, "seed": job.seed, key: accuracy, "config": config}
 
 
@@ -39,6 +48,7 @@ def test_the_test_images_wait_for_all_trials_and_see_the_best_setting_only(tmp_p
     rows = [make_row(job, 0.9 + 0.01 * ((job.batch, job.lr) == best[job.network])) for job in trials]
     assert all(choose(name, rows) == best[name] for name in NETWORKS)
     assert not any(job.test for job in list_jobs(ask(tmp_path), rows[:-1]))
+    assert not any(job.test for job in list_jobs(ask(tmp_path, grid_epochs=90), rows))  # other trials
     assert list_jobs(ask(tmp_path, only="grid"), rows) == []
     final = [job for job in list_jobs(ask(tmp_path), rows) if job.batch]
     assert all(job.test and (job.batch, job.lr) == best[job.network] for job in final) and len(final) == 15
