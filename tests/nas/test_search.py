@@ -14,7 +14,7 @@ from firefly.nas import searching as module
 from firefly.nas.drawing import draw_genotype, draw_growth
 from firefly.nas.growing import CellGrower, Looks, choose, draw_looks, make_budget
 from firefly.nas.plan import Plan
-from firefly.nas.searching import Searched, read_search, search, write_search
+from firefly.nas.searching import Searched, find_factor, read_search, search, write_search
 from firefly.nas.template import Template, list_operations
 from firefly.stages.selection import Ballot
 from firefly.training.resident import upload
@@ -176,6 +176,13 @@ def test_asleep_operations_wake_up() -> None:
 def test_plans_are_checked(how: dict[str, object]) -> None:
     with pytest.raises(FireflyError, match=next(iter(how))):
         Plan(**how)  # type: ignore[arg-type]
+
+
+def test_the_learning_rate_falls_before_every_growth() -> None:
+    plan = replace(PLAN, every=4)
+    assert [find_factor(plan, float(4 * number)) for number in range(6)] == [1.0] * 6  # five rounds, and the last epoch
+    assert all(find_factor(plan, 4 * number + 3.99) < 1e-4 for number in range(5))
+    assert find_factor(plan, 20.99) < 1e-3
 
 
 def test_ten_growths_take_a_hundred_epochs() -> None:

@@ -24,6 +24,8 @@ class Plan:
     - `asleep`: operations begin without neurons instead: edges are the identity until something grows there.
     - `sweeps` over the five cells, one growth of one cell after every `every` epochs of training; `step_one` epochs of
       step one in each growth. 5 + 5 are the paper's "every 10 epochs", so that 10 growths take 100 epochs in all.
+    - `anneal`: the learning rate falls to 0 before every growth, and not only before the end: what a growth finds is
+      then no remedy for the noise of large steps, which every operation can give (`benchmarks/nas_probe.py`).
     - `keep`: this share is kept, of the candidates or of the neurons there are (`share_of`): the paper says "25 %".
     - `worth`: by what candidates are ranked: the gain of each "neuron" (the paper), the same per "parameter" or per
       "flop" that it costs, or the gain of its whole "operation", so that an operation is taken as one.
@@ -40,6 +42,7 @@ class Plan:
     asleep: bool = False
     sweeps: int = 2
     every: int = 5
+    anneal: bool = True
     step_one: float = 5.0
     keep: float = 0.25
     share_of: str = "candidates"

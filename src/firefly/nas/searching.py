@@ -7,8 +7,10 @@ epoch; the same call goes on where it was stopped.
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,7 @@ def search(
         test=growing,
         batch=plan.batch,
         lr=plan.lr,
+        schedule=partial(find_factor, plan) if plan.anneal else "cosine",
         weight_decay=plan.weight_decay,
         loss=make_loss(place),
         augment=find_augment(data),
@@ -95,6 +98,13 @@ def search(
         **how,
     )
     return conclude(model, plan, seed, grower, history) if len(history) == plan.epochs else None
+
+
+def find_factor(plan: Plan, time: float) -> float:
+    """Of the learning rate at this time, in epochs: along a cosine to 0 in every round, the last one of one epoch."""
+    rounds = plan.growths * plan.every
+    done = (time % plan.every) / plan.every if time < rounds else time - rounds
+    return 0.5 * (1 + math.cos(math.pi * done))
 
 
 def conclude(model: nn.Module, plan: Plan, seed: int, grower: CellGrower, history: History) -> Searched:
