@@ -1,5 +1,6 @@
 """Growth inside Lightning: everything that the trainer keeps goes on, and a fresh process resumes and loads."""
 
+import copy
 import csv
 import os
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 import firefly
 
@@ -141,6 +144,63 @@ def test_a_network_can_be_named(tmp_path):
     make_trainer(tmp_path, callback, max_epochs=3).fit(module, make_loader())
     assert callback.history[0]["parameters"][1] > callback.history[0]["parameters"][0]
     assert module.head.in_features == 3
+
+
+class Twins(Net):
+    """What forward runs has an average and a teacher beside it, in the module itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.average, self.teacher = AveragedModel(self.net), copy.deepcopy(self.net)
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        return F.mse_loss(self(batch[0]), self.teacher(batch[0]).detach() + 1)
+
+    def on_train_batch_end(self, *args):
+        self.average.update_parameters(self.net)
+
+
+class Averaged(Twins):
+    """What forward runs is what is averaged: that grows, whichever of the two the step calls."""
+
+    def __init__(self):
+        super().__init__()
+        del self.teacher
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(("kind", "options"), [(Averaged, {}), (Twins, {"network": "net", "also": ["teacher"]})])
+def test_averages_and_teachers_in_the_module_grow_along(tmp_path, kind, options):
+    module = kind()
+    trainer = make_trainer(tmp_path, make_callback(**options), max_epochs=3)
+    trainer.fit(module, make_loader())
+    shapes = [p.shape for p in module.net.parameters()]
+    twins = [module.average.module, *([module.teacher] if "also" in options else [])]
+    assert shapes != [p.shape for p in make_net().parameters()]
+    assert all([p.shape for p in twin.parameters()] == shapes for twin in twins)
+    trainer.validate(module, make_loader(), ckpt_path=tmp_path / "epoch=0.ckpt", verbose=False)
+    assert [p.shape for p in module.parameters()] == [p.shape for p in kind().parameters()]
+
+
+def test_an_average_of_a_part_is_refused(tmp_path):
+    class Part(Pair):
+        def __init__(self):
+            super().__init__()
+            self.average = AveragedModel(self.net)
+
+        def forward(self, x):
+            return self.head(self.net(x))
+
+        def training_step(self, batch, batch_idx):
+            return F.cross_entropy(self(batch[0]), batch[1])
+
+    with pytest.raises(firefly.FireflyError, match="average of net alone"):
+        make_trainer(tmp_path, make_callback(), max_epochs=3).fit(Part(), make_loader())
 
 
 def test_wrong_options_are_refused_at_once():

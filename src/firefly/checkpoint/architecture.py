@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from firefly.checkpoint.explained import check_growth
 from firefly.checkpoint.forms import ARCHITECTURE, check_form
@@ -99,7 +100,7 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
 def is_earlier(saved: Mapping[str, Any], model: nn.Module) -> bool:
     """Whether the model has grown out of this architecture: it may become smaller then."""
     past, history = saved["history"], list_growths(model)
-    return len(past) < len(history) and list(past) == history[: len(past)]
+    return len(past) < len(history) and all(growth in history for growth in past)
 
 
 def imagine(state: Tensors, shapes: Mapping[str, list[int]]) -> Tensors:
@@ -142,9 +143,12 @@ def draw(old: Tensor, shape: list[int], generator: torch.Generator) -> Tensor:
 
 
 def list_growths(model: nn.Module) -> list[Json]:
-    """Every growth of the model or of a part of it, oldest first, by the model's own names."""
+    """Every growth of the model or of a part of it, oldest first, by the model's own names; averages grow along."""
     found = []
+    averages = [f"{path}." for path, one in model.named_modules() if path and isinstance(one, AveragedModel)]
     for path, module in model.named_modules():
+        if path.startswith(tuple(averages)):
+            continue
         for growth in vars(module).get(HISTORY, ()):
             found.append(copy.deepcopy(growth) if not path else add_prefix(path, growth))
     return found

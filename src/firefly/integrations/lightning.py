@@ -28,7 +28,15 @@ from firefly.checkpoint import architecture, rebuild
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.growth import Growth
-from firefly.integrations.watching import find_averages, find_network, metrics_kept, summarise
+from firefly.integrations.watching import (
+    check_averages,
+    find_averages,
+    find_inner_averages,
+    find_network,
+    is_all,
+    metrics_kept,
+    summarise,
+)
 from firefly.ranks.wrap import rewrap
 
 KEY = "firefly"  # of the architecture in a checkpoint
@@ -52,6 +60,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
     unit: what the schedule counts, "epoch" or "step"
     monitor: the logged metric that `Plateau` looks at
     network: the path of the submodule that grows; None finds the one that the training step runs
+    also: the paths of others of the same architecture that grow along, such as a teacher; averages are found
     example: what it takes; None takes what the training step gives it
     loss: `loss(module, batch)`; None takes what `training_step` returns
     batches: to grow on; None takes the trainer's own
@@ -65,6 +74,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
         unit: str = "epoch",
         monitor: str | None = None,
         network: str | None = None,
+        also: Iterable[str] = (),
         example: Any = None,
         loss: Callable[[Any, Any], Tensor] | None = None,
         batches: Iterable[Any] | None = None,
@@ -74,7 +84,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
         if unit not in ("epoch", "step"):
             raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
         self.unit, self.monitor, self.loss, self.batches = unit, monitor, loss, batches
-        self.network, self.example = network, example
+        self.network, self.also, self.example = network, tuple(also), example
         self.asked = -1  # the last epoch or step that the schedule was asked about
 
     @property
@@ -128,7 +138,11 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             loss = step_loss if self.loss is None else self.loss
             path = self._find_network(module, loss, batches)
             self.grower.model = network = module.get_submodule(path)
-            also = [one.get_submodule(path) for one in find_averages(trainer.callbacks, module)]
+            wholes = [module, *find_averages(trainer.callbacks, module)]
+            also = [one.get_submodule(path) for one in wholes[1:]]
+            also += [one.get_submodule(other) for one in wholes for other in self.also]
+            check_averages(find_inner_averages(module), path)
+            also += [average for one in wholes for average in find_inner_averages(one).get(path, ())]
             growth = self.grower.grow(
                 lambda _, batch: loss(module, batch), batches, find_optimizer(trainer.optimizers, network), also=also
             )
@@ -137,16 +151,13 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
 
     def _find_network(self, module: Any, loss: Any, batches: Iterable[Any]) -> str:
         """The path of what grows; its example is written down."""
-        path, example = self.network, self.example
-        if path is None and example is not None:
-            path = ""
-        if path is None or example is None:
+        path, example = self.network or "", self.example
+        if example is None:
             batch = next(iter(batches))
-            found, example = find_network(module, lambda: loss(module, batch))
-            if path not in (None, found):
-                raise FireflyError(
-                    f"the training step runs {found or 'the module'}, not network={path!r}: give example="
-                )
+            found, example = find_network(module, lambda: loss(module, batch), self.network)
+            for part in find_inner_averages(module) if self.network is None else ():
+                if is_all(module.get_submodule(part), module.get_submodule(found)):  # what is averaged is what grows
+                    found, example = find_network(module, lambda: loss(module, batch), part)
             path = found
         self.network, self.grower.example = path, example
         return path

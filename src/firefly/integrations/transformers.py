@@ -96,7 +96,8 @@ class FireflyCallback(TrainerCallback):
                 self._prepare(model, batches)
                 growth = self.grower.grow(self._compute_loss, batches, getattr(optimizer, "optimizer", optimizer))
             rewrap(self.trainer.model_wrapped)
-            update_config(model)
+            if hasattr(model, "config"):
+                update_config(model)
             numbers = {f"firefly/{name}": float(value) for name, value in summarise(growth).items()}
             self.trainer.log(numbers | {"firefly/parameters": growth.parameters[1]})
 
@@ -145,7 +146,7 @@ def make_example(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the model takes for a few rows of these inputs when it need not compute a loss."""
     example = {name: value for name, value in inputs.items() if name not in LABELS}
     labels = inputs.get("labels")
-    if getattr(model.config, "is_encoder_decoder", False) and isinstance(labels, Tensor):
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and isinstance(labels, Tensor):
         example.setdefault("decoder_input_ids", model.prepare_decoder_input_ids_from_labels(labels))
     tensors = [value for value in example.values() if isinstance(value, Tensor) and value.ndim]
     if len({len(tensor) for tensor in tensors}) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,14 +17,17 @@ from firefly.growth import Growth
 from firefly.surgery.swap import clone_buffers, swapped
 
 
-def find_network(module: nn.Module, step: Callable[[], Any]) -> tuple[str, Call]:
-    """The path of the one network in the module that a step runs, "" for the module itself, and its arguments."""
+def find_network(module: nn.Module, step: Callable[[], Any], wanted: str | None = None) -> tuple[str, Call]:
+    """The path of the one network in the module that a step runs, "" for the module itself, and its arguments.
+
+    wanted: the path of a network, if several are run
+    """
     calls: list[tuple[str, Call]] = []
     inside: list[nn.Module] = []
 
     def note(path: str) -> Callable[..., None]:
         def enter(one: nn.Module, args: Any, kwargs: Any) -> None:
-            if not inside:
+            if path == wanted or (wanted is None and not inside):
                 calls.append((path, Call("forward", *args, **kwargs)))
             inside.append(one)
 
@@ -41,10 +44,10 @@ def find_network(module: nn.Module, step: Callable[[], Any]) -> tuple[str, Call]
         step()
     paths = list(dict.fromkeys(path for path, _ in calls))
     if len(paths) != 1:
-        runs = "no network" if not paths else f"several networks ({', '.join(paths)})"
+        runs = f"several networks ({', '.join(paths)})" if paths else f"no network {wanted or ''}".rstrip()
         raise FireflyError(
-            f"the training step of {type(module).__name__} runs {runs}: write a forward that runs what shall grow and "
-            "call it in the step, self(x), or name it, network=..., with an example=... of what it takes"
+            f"the training step of {type(module).__name__} runs {runs}: name the one that shall grow, network=..., or "
+            "write a forward that runs all that shall grow and call it in the step, self(x)"
         )
     return calls[0]
 
@@ -54,6 +57,36 @@ def find_averages(holders: Any, module: nn.Module) -> list[nn.Module]:
     held = [value for holder in holders for value in vars(holder).values() if isinstance(value, nn.Module)]
     inner = [one.module if isinstance(one, AveragedModel) else one for one in held]
     return [one for one in inner if type(one) is type(module) and one is not module]
+
+
+def find_inner_averages(module: nn.Module) -> dict[str, list[nn.Module]]:
+    """The averages that are parts of the module themselves, by the path of what they may average."""
+    averages = [one.module for one in module.modules() if isinstance(one, AveragedModel)]
+    inside = {id(part) for average in averages for part in average.modules()}
+    others = {path: get_form(part) for path, part in module.named_modules() if id(part) not in inside}
+    found = {path: [one for one in averages if get_form(one) == form] for path, form in others.items()}
+    return {path: some for path, some in found.items() if some}
+
+
+def get_form(module: nn.Module) -> Any:
+    return type(module), tuple(p.shape for p in module.parameters())
+
+
+def is_all(part: nn.Module, whole: nn.Module) -> bool:
+    """Whether the part has all parameters of the whole, averages aside."""
+    averages = [one for one in whole.modules() if isinstance(one, AveragedModel)]
+    aside = {id(p) for one in (part, *averages) for p in one.parameters()}
+    return all(id(p) in aside for p in whole.parameters())
+
+
+def check_averages(averages: Iterable[str], network: str) -> None:
+    """Refuse averages of a part of the network, which could not follow it."""
+    for path in averages:
+        if path != network and (not network or path.startswith(f"{network}.")):
+            raise FireflyError(
+                f"the module holds an average of {path} alone, which grows as a part of {network or 'the module'}: "
+                f"average all of it, or grow that part, network={path!r}"
+            )
 
 
 @contextmanager
