@@ -54,10 +54,19 @@ def run(args: Namespace) -> None:
         raise FireflyError(f"--out {path}: there is no folder {path.parent}")
     with present_folder():
         model = load_model(found, args.model)
-        worst, batches = export(model, make_example(described), args.to, path)
+        worst, batches = export(model, leave_training(model, make_example(described)), args.to, path)
     where = "onnxruntime" if args.to == "onnx" else "torch.export"
     print(f"{path}: {path.stat().st_size:,} bytes, {found.parameters:,} parameters, for batches of {batches}")
     print(f"its answers in {where} differ from the model's by at most {worst:.2g} of the largest")
+
+
+def leave_training(model: nn.Module, example: Any) -> Any:
+    """What the model takes when it only answers: no labels, and no cache of keys and values, as Hugging Face has them."""
+    if hasattr(getattr(model, "config", None), "use_cache"):
+        model.config.use_cache = False
+    if isinstance(example, dict) and len(example) > 1:
+        example.pop("labels", None)
+    return example
 
 
 def export(model: nn.Module, example: Any, to: str, path: Path) -> tuple[float, str]:
@@ -105,7 +114,8 @@ def write(model: nn.Module, call: Call, to: str, path: Path, dynamic: bool) -> A
     except Exception as error:
         if dynamic:
             raise
-        raise FireflyError(f"this model cannot be exported to {to}: {first_line(error)}") from error
+        cause = error.__cause__ or error
+        raise FireflyError(f"this model cannot be exported to {to}: {first_line(cause)}") from error
 
 
 def differ(model: nn.Module, ask: Ask, call: Call) -> float:
