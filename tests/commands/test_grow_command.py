@@ -1,6 +1,7 @@
 """`firefly grow` as a user types it: it grows, goes on exactly after a kill, and previews without a trace."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -109,16 +110,19 @@ def test_the_journal_tells_of_epochs_and_growths(here: Path, capsys: pytest.Capt
     assert main([*WORDS, "--out", "run", "--quiet"]) == 0
     rows = read_lines(here / "run")
     assert [row["event"] for row in rows] == ["epoch", "epoch", "growth"] * 2 + ["epoch"] * 2
-    sizes = [(row["parameters"], row["flops"]) for row in rows if row["event"] == "epoch"]
+    epochs = [row for row in rows if row["event"] == "epoch"]
+    cosine = [0.05 * (1 + math.cos(math.pi * k / 6)) for k in range(6)]
+    assert [row["lr"] for row in epochs] == pytest.approx(cosine)
+    sizes = [(row["parameters"], row["flops"]) for row in epochs]
     growths = [row for row in rows if row["event"] == "growth"]
     for growth, (before, after) in zip(growths, ((1, 2), (3, 4))):
         assert (growth["parameters"], growth["flops"]) == tuple(list(pair) for pair in zip(sizes[before], sizes[after]))
     assert all(0 <= row["test_accuracy"] <= 1 for row in rows if row["event"] == "epoch")
     capsys.readouterr()
-    assert main([*WORDS, "--out", "run", "--quiet"]) == 0
+    assert main([*WORDS, "--out", "run", "--quiet", "--lr", "0.1"]) == 0  # what it is anyway
     assert "is finished" in capsys.readouterr().out and read_lines(here / "run") == rows
     assert main([*WORDS, "--out", "run", "--lr", "0.5"]) == 2
-    assert "was made with lr=None, this call has 0.5" in capsys.readouterr().err
+    assert "was made with lr=0.1, this call has 0.5" in capsys.readouterr().err
 
 
 def test_a_preview_changes_nothing_and_is_what_the_first_growth_looks_like(

@@ -101,6 +101,8 @@ def work_on(args: Namespace) -> None:
     with present_folder():
         work = prepare(args)
         told |= {"batches": count_steps(work.loaders.train), "example": describe_example(work.loaders.example)}
+        group = work.optimizer.param_groups[0]
+        told |= {"lr": float(group["lr"]), "weight_decay": group.get("weight_decay")}
         told |= {"command": "grow", "device": str(find_device(args.device)), "flops": work.grower.anatomy.flops()}
         if args.preview:
             preview(work, args.out, told)
