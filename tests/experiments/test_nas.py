@@ -93,3 +93,11 @@ def test_the_table_counts_cells_not_seeds() -> None:
     assert "8.00 ± 1.00" in lines[2] and lines[2].split()[1:3] == ["2", "3"]
     assert "19.00 ± 1.00" in lines[3] and "+11.00 (+7.8 s.e.)" in lines[3]
     assert compare([8.0], [9.0]) == "+1.00"
+
+
+def test_searches_are_told_from_their_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = Path(__file__).parents[2] / "results" / "nas-quick.jsonl"
+    assert main(["report", str(results), "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "searches of firefly, seeds 0, 1, 2" in told and "kappa 0.03, p = 0.34" in told
+    assert (tmp_path / "nas.png").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from firefly.errors import FireflyError
 from firefly.experiments.curves import summarise
 from firefly.experiments.rows import Row, accuracy
+from firefly.nas.agreement import measure_agreement, measure_growth
+from firefly.nas.searching import read_plan
+from firefly.nas.winners import list_rivals
 from firefly.report.palette import find_colour, name_method
 
 ORDER = ("firefly", "firefly-operation", "firefly-asleep", "permuted", "random", "plain", "darts")
@@ -38,7 +42,25 @@ def table(rows: list[Row]) -> str:
     for dataset, config in settings:
         mine = [row for row in rows if row.get("final") and (row["dataset"], str(row["config"])) == (dataset, config)]
         lines += tabulate(dataset, mine)
-    return "\n".join(lines) or "nothing measured yet"
+    return "\n".join([*lines, *tell_searches(rows)]) or "nothing measured yet"
+
+
+def tell_searches(rows: list[Row]) -> list[str]:
+    """How long searches took, and whether those of one plan agree."""
+    plans: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["method"] == "search":
+            plans.setdefault(f"{row['dataset']} {json.dumps(row['config'])}", []).append(row)
+    lines = []
+    for mine in plans.values():
+        plan = read_plan(mine[0]["config"])
+        took = sum(row["search_seconds"] for row in mine) / len(mine)
+        seeds = ", ".join(str(row["seed"]) for row in mine)
+        lines.append(f"{mine[0]['dataset']}, searches of {plan.title}, seeds {seeds}: {took:.0f} s each")
+        if len(mine) > 1:
+            logs = [[{"widths": row["widths"], "gains": gains} for gains in row["gains"]] for row in mine]
+            lines.append(str(measure_agreement([list_rivals(log, plan) for log in logs], plan)))
+    return lines
 
 
 def tabulate(dataset: str, rows: list[Row]) -> list[str]:
@@ -71,24 +93,34 @@ def compare(ours: list[float], others: list[float]) -> str:
 
 
 def plot(rows: list[Row], path: Path | str) -> Path:
-    """The error of every network, a column per method."""
+    """The error of every network, a column per method; before there are any, what each search grew."""
     if find_spec("matplotlib") is None:
         raise FireflyError("figures need matplotlib: pip install 'firefly-descent[report]'")
     from matplotlib.figure import Figure
 
-    groups = group(rows)
-    figure = Figure(figsize=(1.5 + 1.1 * max(len(groups), 2), 3.6), layout="constrained")
+    groups = {name: [100 * (1 - accuracy(row)) for row in mine] for name, mine in group(rows).items()}
+    title, columns = ("error (%)", groups) if groups else ("channels grown, mean of all edges", list_grown(rows))
+    figure = Figure(figsize=(1.5 + 1.1 * max(len(columns), 2), 3.6), layout="constrained")
     axes = figure.subplots()
-    for place, (name, mine) in enumerate(groups.items()):
-        errors = [100 * (1 - accuracy(row)) for row in mine]
-        spread = [place + 0.08 * (k - (len(errors) - 1) / 2) for k in range(len(errors))]
-        axes.scatter(spread, errors, color=find_colour(name), s=22)
-        mean = sum(errors) / len(errors)
+    for place, (name, values) in enumerate(columns.items()):
+        spread = [place + 0.08 * (k - (len(values) - 1) / 2) for k in range(len(values))]
+        axes.scatter(spread, values, color=find_colour(name), s=22)
+        mean = sum(values) / len(values)
         axes.plot([place - 0.3, place + 0.3], [mean, mean], color=find_colour(name), linewidth=2)
-    axes.set_xticks(range(len(groups)), [name_method(name) for name in groups], rotation=20)
-    axes.set_ylabel("error (%)")
+    axes.set_xticks(range(len(columns)), [name_method(name) for name in columns], rotation=20)
+    axes.set_ylabel(title)
     axes.grid(alpha=0.3, axis="y")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path.with_suffix(".png"), dpi=150)
     return path.with_suffix(".png")
+
+
+def list_grown(rows: list[Row]) -> dict[str, list[float]]:
+    """By operation, the channels that it got on the mean of all edges, in every search."""
+    found: dict[str, list[float]] = {}
+    for row in (row for row in rows if row["method"] == "search"):
+        rivals = list_rivals([{"widths": row["widths"], "gains": {}}], read_plan(row["config"]))
+        for name, (mean, _) in measure_growth([rivals, rivals]).items():
+            found.setdefault(name, []).append(mean)
+    return found
