@@ -32,6 +32,8 @@ floats = lambda: [(x, torch.randn(32, 3))]
 columns = lambda: [(x, torch.randn(32, 1))]
 infinite = lambda: [(x * torch.inf, y)]
 bad_test = lambda: ([(x, y)], [])
+normed = lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 3))
+leftover = lambda: [(x[:8], y[:8]), (x[:1], y[:1])]
 needs = lambda size: [(x, y)]
 
 
@@ -157,6 +159,14 @@ def test_what_is_wrong_is_said_in_words(
     assert code == 2 and said in printed.err and "Traceback" not in printed.err
     assert printed.err.strip().splitlines()[-1].startswith("firefly")
     assert not (here / "run").exists() and (here / "full" / "thesis.tex").exists()
+
+
+def test_a_batch_that_the_model_refuses_in_the_middle_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch norm cannot learn from one sample, and the last batch has one."""
+    assert main(["grow", "odd_here:normed", *GROW[2:], "--quiet", "--data", "odd_here:leftover"]) == 2
+    printed = capsys.readouterr().err
+    assert "batch 2 of epoch 1, (float32 [1, 4], int64 [1]), raised ValueError: Expected more than 1" in printed
+    assert printed.count("\n") == 1
 
 
 def test_a_folder_with_another_run_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

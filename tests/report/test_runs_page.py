@@ -81,6 +81,11 @@ def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     assert not re.search(r"(?:src|href|url)\s*[=(]|<script|@import|http", page)
 
 
+def test_charts_have_names_for_those_who_hear_them(tmp_path: Path) -> None:
+    page = make_page(tmp_path, make_run("mine"))
+    assert page.count("<svg ") == len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]{20,}"', page)) == 6
+
+
 def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
     page = make_page(tmp_path, make_run("mine"), make_run("other"))
     _, mine, other = re.split(r"<h2>How \w+ grew</h2>", page)

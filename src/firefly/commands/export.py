@@ -62,8 +62,9 @@ def run(args: Namespace) -> None:
 
 def leave_training(model: nn.Module, example: Any) -> Any:
     """What the model takes when it only answers: no labels, no cache of keys and values, as Hugging Face has them."""
-    if hasattr(getattr(model, "config", None), "use_cache"):
-        model.config.use_cache = False
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
     if isinstance(example, dict) and len(example) > 1:
         example.pop("labels", None)
     return example

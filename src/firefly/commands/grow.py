@@ -13,9 +13,9 @@ import torch
 
 from firefly.anatomy.widths import pick_widths
 from firefly.commands import arguments, journal
-from firefly.commands.addresses import blame, make_model, present_folder
+from firefly.commands.addresses import make_model, present_folder
 from firefly.commands.arguments import LOSSES, choose_kinds, make_optimizer, read_budget, read_loss
-from firefly.commands.loaders import begin_epoch, count_steps, describe_example, make_loaders
+from firefly.commands.loaders import begin_epoch, blamed_on, count_steps, describe_example, make_loaders
 from firefly.commands.loop import Work, train
 from firefly.depth import deepen
 from firefly.descent import Firefly
@@ -174,15 +174,9 @@ def try_loss(work: Work, name: str) -> None:
     """One loss before all: what the model or the loss cannot do with a batch is said with the batch's shapes."""
     batch, was = work.loaders.first, work.model.training
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), blamed_on(batch, f"--loss {name} on the first batch"):
             work.model.eval()
             value = check_loss(work.loss(work.model, batch)).item()
-    except FireflyError:
-        raise
-    except Exception as error:
-        raise FireflyError(
-            f"--loss {name} on the first batch, {journal.describe(batch)}, raised {blame(error)}"
-        ) from error
     finally:
         work.model.train(was)
     if not math.isfinite(value):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from firefly import checkpoint
 from firefly.commands.loop import Work
@@ -97,14 +94,3 @@ def measure(last: Epoch) -> str:
     if last.test_accuracy is not None:
         return f"test accuracy {last.test_accuracy:.2%}"
     return f"training loss {last.loss:.4f}" if last.test_loss is None else f"test loss {last.test_loss:.4f}"
-
-
-def describe(batch: Any) -> str:
-    """The shapes and types in a batch: (float32 [32, 3], int64 [32])."""
-    if isinstance(batch, Tensor):
-        return f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)}"
-    if isinstance(batch, Mapping):
-        return f"{{{', '.join(f'{key}: {describe(value)}' for key, value in batch.items())}}}"
-    if isinstance(batch, (tuple, list)):
-        return f"({', '.join(describe(part) for part in list(batch)[:6])})"
-    return type(batch).__name__

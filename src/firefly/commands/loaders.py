@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,3 +184,25 @@ def read_batches(loader: Iterable[Any]) -> Iterator[Any]:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
         raise FireflyError(f"the loader raised {blame(error)}") from error
+
+
+@contextmanager
+def blamed_on(batch: Any, where: str) -> Iterator[None]:
+    """What the model or the loss raises on a batch is told in a line, with the shapes of the batch."""
+    try:
+        yield
+    except FireflyError:
+        raise
+    except Exception as error:
+        raise FireflyError(f"{where}, {describe(batch)}, raised {blame(error)}") from error
+
+
+def describe(batch: Any) -> str:
+    """The shapes and types in a batch: (float32 [32, 3], int64 [32])."""
+    if isinstance(batch, Tensor):
+        return f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)}"
+    if isinstance(batch, Mapping):
+        return f"{{{', '.join(f'{key}: {describe(value)}' for key, value in batch.items())}}}"
+    if isinstance(batch, (tuple, list)):
+        return f"({', '.join(describe(part) for part in list(batch)[:6])})"
+    return type(batch).__name__

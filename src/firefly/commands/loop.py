@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from firefly.commands.arguments import move
-from firefly.commands.loaders import Loaders, begin_epoch, count_steps, read_batches
+from firefly.commands.loaders import Loaders, begin_epoch, blamed_on, count_steps, read_batches
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.ranks.talk import average_number
@@ -89,8 +89,9 @@ def train_epoch(work: Work, epoch: int, line: Progress) -> Epoch:
         for step, batch in enumerate(read_batches(work.loaders.train)):
             scale(factors[min(step, len(factors) - 1)])
             work.optimizer.zero_grad(set_to_none=True)
-            loss = check_loss(work.loss(work.model, batch))
-            loss.backward()
+            with blamed_on(batch, f"batch {step + 1} of epoch {epoch + 1}"):
+                loss = check_loss(work.loss(work.model, batch))
+                loss.backward()
             gradients.average()
             work.optimizer.step()
             losses.append(loss.detach())
@@ -129,7 +130,8 @@ def evaluate(work: Work) -> dict[str, Any]:
     with switched(work.model.modules(), False):
         for batch in read_batches(work.loaders.test or ()):
             count = len(batch[-1]) if isinstance(batch, (tuple, list)) else 1
-            answers, loss = answer(work, batch)
+            with blamed_on(batch, "a batch of the test"):
+                answers, loss = answer(work, batch)
             total, samples = total + loss.item() * count, samples + count
             targets = batch[-1] if answers is not None else None
             if targets is not None and answers is not None and is_classes(answers, targets):

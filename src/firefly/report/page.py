@@ -117,7 +117,10 @@ def paragraphs(text: str) -> list[str]:
 
 
 def show_pictures(pictures: Sequence[Picture]) -> str:
-    shown = [f"<figure>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in pictures]
+    shown = []
+    for one in pictures:  # named for those who hear the page
+        named = one.svg.replace('role="img"', f'role="img" aria-label="{escape(one.caption)}"', 1)
+        shown.append(f"<figure>{named}<figcaption>{escape(one.caption)}</figcaption></figure>")
     return f'<div class="charts">{"".join(shown)}</div>' if shown else ""
 
 
