@@ -52,9 +52,11 @@ def run(model: nn.Module, batches: Any, held: Any) -> tuple[Any, ...]:
     for seed in (0, 1):
         train(model, optimizer, batches[2:4])
         notes += grow(optimizer=optimizer, seed=seed, budget=firefly.Neurons(4)).notes
+    waiting = [gather(p.grad) for p in model.parameters()]
     train(model, optimizer, batches[4:])
     values = {name: gather(value.detach()) for name, value in model.state_dict().items()}
-    state = [{key: gather(one) for key, one in optimizer.state[p].items()} for p in model.parameters()]
+    state: list[Any] = [waiting]
+    state += [{key: gather(one) for key, one in optimizer.state[p].items()} for p in model.parameters()]
     return values, state, same, [note for note in notes if "sharded" in note], optimizer
 
 
