@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,28 @@ def fail(rank: int) -> Any:
 
 def test_what_fails_leaves_the_shards_as_they_were() -> None:
     assert run_ranks(2, fail) == [[True, True]] * 2
+
+
+def save_and_load(rank: int, folder: str) -> Any:
+    model, small = shard(nets.make_normed()), shard(nets.make_normed())
+    optimizer, other = (torch.optim.AdamW(one.parameters(), 0.01) for one in (model, small))
+    batches = [batch[rank] for batch in nets.make_parts(4, 2)]
+    train(model, optimizer, batches)
+    firefly.grow(model, nets.loss, batches, example=EXAMPLE, steps=5, optimizer=optimizer)
+    firefly.save(folder, model, optimizer=optimizer)
+    torch.distributed.barrier()
+    firefly.load(folder, small, optimizer=other)
+    for one, its in ((model, optimizer), (small, other)):
+        train(one, its, batches)
+    return [{name: gather(value) for name, value in one.state_dict().items()} for one in (model, small)]
+
+
+def test_a_checkpoint_of_a_sharded_model_is_whole_and_loads_anywhere(tmp_path: Path) -> None:
+    first, second = run_ranks(2, save_and_load, str(tmp_path / "run"))
+    torch.testing.assert_close(first[0], first[1], rtol=0, atol=0)  # trained on, the loaded one is the same
+    torch.testing.assert_close(first[0], second[0], rtol=0, atol=0)
+    alone = nets.make_normed()
+    optimizer = torch.optim.AdamW(alone.parameters(), 0.01)
+    firefly.load(tmp_path / "run", alone, optimizer=optimizer)
+    train(alone, optimizer, nets.make_parts(4, 2))
+    torch.testing.assert_close(dict(alone.state_dict()), first[0], **CLOSE)

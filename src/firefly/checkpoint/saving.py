@@ -26,15 +26,30 @@ from firefly.checkpoint.model import check_names, collect_state, fill_model, gat
 from firefly.checkpoint.optimizer import check_optimizer, insert_layers, pack_optimizer, restore_optimizer
 from firefly.checkpoint.packing import Json, Tensors, pack
 from firefly.errors import FireflyError, first_line
+from firefly.ranks.talk import find_rank
+from firefly.ranks.wrap import bare, rewrap
 from firefly.surgery.guard import unbroken
 from firefly.surgery.residual import put_again, take_out
+from firefly.surgery.shards import gather_whole, whole
 
 Folder = str | os.PathLike[str]
 
 
 def save(folder: Folder, model: nn.Module, optimizer: Optimizer | None = None, grower: Any = None) -> None:
-    """Write model, optimiser and grower to `folder`; a checkpoint already there is replaced, in one atomic moment."""
+    """Write model, optimiser and grower to `folder`; a checkpoint already there is replaced, in one atomic moment.
+
+    Of a model that is sharded over several ranks, all must call this, and the first one writes it as a whole.
+    """
+    model = bare(model)
     place = check_arguments(folder, model, optimizer, grower)
+    with whole(model, optimizer) as shards:
+        content, tensors = collect(model, optimizer, grower)
+        if not shards.units or find_rank() == 0:
+            publish(place, content, tensors)
+
+
+def collect(model: nn.Module, optimizer: Optimizer | None, grower: Any) -> tuple[Json, Tensors]:
+    """All that a checkpoint holds."""
     state = collect_state(model)
     content = describe(model, state)
     tensors = {f"model/{name}": tensor for name, tensor in state.items() if name not in content["ties"]}
@@ -46,7 +61,7 @@ def save(folder: Folder, model: nn.Module, optimizer: Optimizer | None = None, g
         "optimizer": None if optimizer is None else pack_optimizer(optimizer, state, tensors),
         "grower": None if grower is None else pack(grower.state_dict(), "grower", tensors),
     }
-    publish(place, content, tensors)
+    return content, {name: gather_whole(tensor) for name, tensor in tensors.items()}
 
 
 def load(
@@ -58,7 +73,16 @@ def load(
     `rng=True` torch's generators (CPU, and CUDA where there is one) go on as they would have. All or nothing: after an
     error everything is as it was, and an interrupt waits until the load is over.
     """
+    given, model = model, bare(model)
     place = check_arguments(folder, model, optimizer, grower)
+    with whole(model, optimizer) as shards:
+        fill(place, model, optimizer, grower, rng)
+        shards.changed = True
+    return rewrap(given)
+
+
+def fill(place: Path, model: nn.Module, optimizer: Optimizer | None, grower: Any, rng: bool) -> None:
+    """Bring the model, and what is given with it, to what the folder holds; all or nothing."""
     content, tensors = read(place)
     for kind, given in (("optimizer", optimizer), ("grower", grower)):
         if given is not None and content[kind] is None:
@@ -84,7 +108,6 @@ def load(
         if rng:
             restore_generators(tensors, undo)
         undo.pop_all()
-    return model
 
 
 def check_arguments(folder: Any, model: Any, optimizer: Any, grower: Any) -> Path:

@@ -18,7 +18,8 @@ def check_alike(model: nn.Module, optimizer: torch.optim.Optimizer | None, optio
     if count_ranks() == 1:
         return
     named, facts = dict(model.named_parameters()), list_shapes(model)
-    facts |= {f"{name} (a checksum of its values)": total for name, total in zip(named, sum_bits(named.values()))}
+    for name, total in zip(named, sum_bits(named.values())):
+        facts[f"the values of {name} (their sum; a wrapper must be made anew after a growth: firefly.rewrap)"] = total
     facts["train or eval mode"] = model.training
     facts["the optimizer"] = None if optimizer is None else type(optimizer).__name__
     agree(facts | {name: re.sub(" at 0x[0-9a-f]+", "", str(value)) for name, value in options.items()})

@@ -147,8 +147,7 @@ def _meet() -> None:
 
 def agree(facts: Mapping[str, Any]) -> None:
     """Refuse, on every rank, what is not the same on all; plain data, each under the name that users know."""
-    ranks = count_ranks()
-    if ranks == 1:
+    if count_ranks() == 1:
         return
     told = {name: json.dumps(value, default=str) for name, value in facts.items()}
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()

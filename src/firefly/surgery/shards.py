@@ -55,6 +55,7 @@ class Shards:
     """What was sharded, and how many bytes of it lay on this rank."""
 
     units: list[Unit] = field(default_factory=list)
+    changed: bool = False  # to be said by whoever writes other values into the parameters
     before: int = 0
     during: int = 0
     after: int = 0
@@ -77,25 +78,24 @@ def whole(model: nn.Module, optimizer: Optimizer | None = None) -> Iterator[Shar
     shards.before = count_bytes(model, optimizer)
     gathered = gather_parameters(model)
     places = [(m._parameters, key, gathered[p]) for m, key, p in list_places(model) if p in gathered]
+    apart = {name for name, p in model.named_parameters() if p not in gathered}
     grown: dict[Spot, nn.Parameter] = {}
-    with exchanged([*places, *set_aside(shards.units)]):
-        rekey(optimizer, gathered)
-        shards.during = count_bytes(model, optimizer)
-        try:
-            yield shards
-        finally:
-            if any(not same(store, key, one) for store, key, one in places):
-                grown = {(module, key): parameter for module, key, parameter in list_places(model)}
-            else:
-                rekey(optimizer, {one: own for own, one in gathered.items()})
-    if grown:
-        with unbroken():
-            shard_anew(model, shards.units, grown, optimizer)
-    shards.after = count_bytes(model, optimizer)
-
-
-def same(store: Mapping[str, Any], key: str, parameter: nn.Parameter) -> bool:
-    return store[key] is parameter
+    try:
+        with exchanged([*places, *set_aside(shards.units)]):
+            rekey(optimizer, gathered)
+            shards.during = count_bytes(model, optimizer)
+            try:
+                yield shards
+            finally:
+                if shards.changed or any(store[key] is not one for store, key, one in places):
+                    grown = {(module, key): parameter for module, key, parameter in list_places(model)}
+                else:
+                    rekey(optimizer, {one: own for own, one in gathered.items()})
+    finally:
+        if grown:
+            with unbroken():
+                shard_anew(model, shards.units, grown, apart, optimizer)
+        shards.after = count_bytes(model, optimizer)
 
 
 def find_units(model: nn.Module) -> list[Unit]:
@@ -183,20 +183,23 @@ def rekey(optimizer: Optimizer | None, successors: Mapping[Any, Any]) -> None:
 
 
 def shard_anew(
-    model: nn.Module, units: list[Unit], grown: Mapping[Spot, nn.Parameter], optimizer: Optimizer | None
+    model: nn.Module,
+    units: list[Unit],
+    grown: Mapping[Spot, nn.Parameter],
+    apart: set[str],
+    optimizer: Optimizer | None,
 ) -> None:
-    """Shard the model with these whole parameters as it was sharded before, and the optimiser's state with it."""
+    """Shard the model with these whole parameters as it was, but for those that stood apart; the optimiser follows."""
     from torch.distributed.fsdp import fully_shard
 
-    spread = {name for name, p in model.named_parameters() if hasattr(p, "full_tensor")}
     for unit in units:
         dissolve(unit)
     for (module, key), parameter in grown.items():
         module._parameters[key] = parameter
-    apart = {p for name, p in model.named_parameters() if name not in spread}
     names = dict(model.named_parameters())
+    ignored = {p for name, p in names.items() if name in apart}
     for unit in units:
-        how: dict[str, Any] = read_settings(unit) | ({"ignored_params": apart} if apart else {})
+        how: dict[str, Any] = read_settings(unit) | ({"ignored_params": ignored} if ignored else {})
         modules: Any = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
         fully_shard(modules, **how)
         made = Unit(unit.modules, unit.modules[0]._get_fsdp_state())  # type: ignore[operator]
