@@ -90,7 +90,7 @@ class FireflyCallback(TrainerCallback):
         due = self.grower.due(time, self._read_metric())
         self.trainer.state.stateful_callbacks[KEY] = self.grower.schedule.state_dict()
         if due:
-            carry_architecture(model)
+            carry_architecture(model).train()  # an evaluation may have come before
             batches = Loaded(self.trainer, train_dataloader) if self.batches is None else self.batches
             with torch.random.fork_rng(devices=[]):
                 self._prepare(model, batches)
