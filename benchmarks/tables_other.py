@@ -131,6 +131,23 @@ def list_origins() -> str:
     return lay_out(["file", "rows without versions", "torch, where they say it"], lines)
 
 
+def tabulate_gpt() -> str:
+    """Held-out loss, the difference to the grown network paired by seed, size and training cost."""
+    rows = read("gpt")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    grown = by_seed(row for row in rows if row["method"] == "grown")
+    lines = []
+    for method in methods:
+        found = by_seed(row for row in rows if row["method"] == method)
+        losses = {seed: row["held_out_loss"] for seed, row in found.items()}
+        gap = "" if method == "grown" else describe_gap(list_gaps(found, grown, lambda row: row["held_out_loss"]), 3)
+        size, cost = mean(found.values(), "parameters") / 1e3, mean(found.values(), "teraflops")
+        cells = [describe(list(losses.values()), 3), gap, f"{size:.0f} k", f"{cost:.2f}"]
+        lines.append([method, *cells, f"{mean(found.values(), 'steps'):.0f}", str(len(found))])
+    heads = ["", "held-out loss", "against grown", "parameters", "TFLOPs of training", "steps", "seeds"]
+    return lay_out(heads, lines) if lines else EMPTY
+
+
 PIECES: dict[str, Callable[..., str]] = {
     "deeper": tabulate_deeper,
     "toy": tabulate_toy,
@@ -139,4 +156,5 @@ PIECES: dict[str, Callable[..., str]] = {
     "gromo": tabulate_gromo,
     "trials": count_trials,
     "origins": list_origins,
+    "gpt": tabulate_gpt,
 }
