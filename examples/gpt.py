@@ -1,6 +1,6 @@
 """Grow a small GPT on text that ships with the package: its own source code, character by character.
 
-    python examples/gpt.py                  about two minutes on a laptop: grown, and fixed sizes beside it
+    python examples/gpt.py                  about a minute on a laptop: grown, and fixed sizes beside it
     python examples/gpt.py --seeds 3 --out results/gpt.jsonl
 
 The network is a plain GPT with narrow hidden layers and one head per block; the residual stream keeps its width. It
@@ -147,6 +147,9 @@ def compare(steps: int, seed: int) -> list[dict[str, Any]]:
     note("equal layers, as many FLOPs", shorter, train(shorter, text, few, seed), few)
     torch.manual_seed(seed)
     again = firefly.rebuild(GPT(letters), firefly.architecture(grown))
+    for module in again.modules():
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()  # to the scale of its new size
     note("the sizes found, from scratch", again, train(again, text, steps, seed), steps)
     return rows
 

@@ -70,10 +70,11 @@ def list_tensors(model: nn.Module) -> Tensors:
 def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = True) -> nn.Module:
     """Make a freshly constructed `model`, in place, the grown one that `architecture` describes, and return it.
 
-    Its tensors have the sizes of the grown model then, and values to begin with: load the saved ones with
-    `load_state_dict`, or train it as it is. An optimiser made before stays valid if it has made no step. A model that
-    has grown on since becomes what it was then. With `strict=False` parts that only one of the two has, such as another
-    head, are left as they are. After an error the model is as it was.
+    Its tensors have the sizes of the grown model then, and values of the small one's spread: load the saved ones with
+    `load_state_dict`, or train it as it is (`reset_parameters()` of a layer scales them to its new size). An optimiser
+    made before stays valid if it has made no step. A model that has grown on since becomes what it was then. With
+    `strict=False` parts that only one of the two has, such as another head, are left as they are. After an error the
+    model is as it was.
     """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"rebuild takes an nn.Module, not {type(model).__name__}")
