@@ -149,6 +149,12 @@ def test_a_checkpoint_of_the_run_is_an_ordinary_one(here: Path) -> None:
 
     model = firefly.load(here / "run" / "epoch-6", make_model())
     assert model[0].out_features == 7
+    again = firefly.load("run", make_model())  # the run itself: its last one
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    for text in ("{", "[]", "{}", '{"checkpoint": 5}'):
+        (here / "run" / "fit.json").write_text(text)
+        with pytest.raises(firefly.FireflyError, match=r"fit\.json names no checkpoint"):
+            firefly.load("run", make_model())
 
 
 @pytest.mark.parametrize("more", [["--optimizer", "adam", "--deepen"], ["--method", "gradmax", "--new", "2"]])

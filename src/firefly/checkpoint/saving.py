@@ -10,6 +10,7 @@ A checkpoint is a folder of `checkpoint.json`, for people and for all that is no
 moment of a save: whoever is killed at any time leaves the old checkpoint or the new one, whole.
 """
 
+import json
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,12 +70,13 @@ def load(
 ) -> nn.Module:
     """Turn the freshly constructed `model`, in place, into the grown one saved in `folder`, and return it.
 
-    The optimiser stays the same object and gets the new parameters with their state; the grower gets its history. With
-    `rng=True` torch's generators (CPU, and CUDA where there is one) go on as they would have. All or nothing: after an
-    error everything is as it was, and an interrupt waits until the load is over.
+    The folder may also be that of a run of `fit` or `firefly grow`: then it is the last checkpoint there. The optimiser
+    stays the same object and gets the new parameters with their state; the grower gets its history. With `rng=True`
+    torch's generators (CPU, and CUDA where there is one) go on as they would have. All or nothing: after an error
+    everything is as it was, and an interrupt waits until the load is over.
     """
     given, model = model, bare(model)
-    place = check_arguments(folder, model, optimizer, grower)
+    place = find_latest(check_arguments(folder, model, optimizer, grower))
     with whole(model, optimizer) as shards:
         fill(place, model, optimizer, grower, rng)
         shards.changed = True
@@ -122,6 +124,17 @@ def check_arguments(folder: Any, model: Any, optimizer: Any, grower: Any) -> Pat
     if grower is not None and (not stateful or isinstance(grower, (nn.Module, Optimizer))):
         raise FireflyError(f"grower must be a firefly.Firefly, or have a state_dict, not {type(grower).__name__}")
     return Path(os.fsdecode(folder))
+
+
+def find_latest(place: Path) -> Path:
+    """The folder, or in that of a run, whose `fit.json` names its checkpoint, that one."""
+    if (place / "checkpoint.json").exists() or not (place / "fit.json").is_file():
+        return place
+    try:
+        name = json.loads((place / "fit.json").read_bytes())["checkpoint"]
+        return place / Path(name).name
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FireflyError(f"{place / 'fit.json'} names no checkpoint: load one of the folders beside it") from error
 
 
 def restore_grower(grower: Any, state: Any, undo: ExitStack) -> None:
