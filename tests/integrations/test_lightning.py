@@ -116,6 +116,14 @@ def test_steps_can_be_counted(tmp_path):
         make_callback(unit="hour")
 
 
+def test_by_steps_a_metric_is_asked_for_after_each_validation(tmp_path):
+    plateau = firefly.Plateau(patience=2, threshold=9.0)
+    callback = make_callback(unit="step", schedule=plateau, monitor="accuracy")
+    trainer = make_trainer(tmp_path, callback, max_epochs=3, val_check_interval=2)
+    trainer.fit(make_net(), make_loader(), make_loader())
+    assert len(callback.history) == 1  # after the third of six validations; the sixth is after the last step
+
+
 class Pair(Net):
     def __init__(self):
         super().__init__()

@@ -88,15 +88,29 @@ def test_the_best_model_comes_back_though_it_was_smaller(tmp_path):
     assert sum(p.numel() for p in trainer.model.parameters()) == sum(p.numel() for p in make_model("GPT2").parameters())
 
 
-def test_steps_and_a_metric_can_be_counted(tmp_path):
-    trainer = make_trainer(tmp_path, save_strategy="no", max_steps=6, eval_strategy="steps", eval_steps=1)
+def test_steps_can_be_counted(tmp_path):
+    trainer = make_trainer(tmp_path, save_strategy="no", max_steps=6)
     callback = add_growth(trainer, unit="step", schedule=firefly.Milestones(1, 5))
     trainer.train()
     assert len(callback.history) == 1  # not after the last step
-    trainer = make_trainer(tmp_path, save_strategy="no", max_steps=5, eval_strategy="steps", eval_steps=1)
-    late = firefly.Plateau(patience=2, threshold=9.0)
-    with pytest.raises(firefly.FireflyError, match=r"monitor='eval_los' was not logged"):
-        add_growth(trainer, unit="step", schedule=late, monitor="eval_los")
+
+
+def test_a_metric_decides_once_for_each_value_and_so_does_a_resumed_run(tmp_path):
+    def run(folder, **options):
+        trainer = make_trainer(folder, max_steps=12, eval_strategy="steps", eval_steps=2)
+        late = firefly.Plateau(patience=2, threshold=9.0)  # after the third evaluation, asked in the step after it
+        add_growth(trainer, unit="step", schedule=late, monitor="eval_loss")
+        trainer.train(**options)
+        return [row["step"] for row in trainer.state.log_history if "firefly/neurons" in row]
+
+    assert run(tmp_path / "one") == [7]
+    assert run(tmp_path / "two", resume_from_checkpoint=str(tmp_path / "one" / "checkpoint-4")) == [7]
+
+
+def test_a_metric_that_is_none_is_refused(tmp_path):
+    trainer = make_trainer(tmp_path, save_strategy="no", eval_strategy="steps", eval_steps=1)
+    add_growth(trainer, unit="step", schedule=firefly.Plateau(), monitor="eval_los")
+    with pytest.raises(firefly.FireflyError, match=r"monitor='eval_los' is no metric.*eval_loss"):
         trainer.train()
 
 

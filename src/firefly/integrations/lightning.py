@@ -58,7 +58,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
     """Grows the module's network on a schedule. The options are those of `firefly.Firefly`, and:
 
     unit: what the schedule counts, "epoch" or "step"
-    monitor: the logged metric that `Plateau` looks at
+    monitor: the logged metric that `Plateau` looks at; with unit="step" it is asked once after each validation
     network: the path of the submodule that grows; None finds the one that the training step runs
     also: the paths of others of the same architecture that grow along, such as a teacher; averages are found
     example: what it takes; None takes what the training step gives it
@@ -85,6 +85,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
         self.unit, self.monitor, self.loss, self.batches = unit, monitor, loss, batches
         self.network, self.also, self.example = network, tuple(also), example
+        self.fresh = False  # whether a validation has come since
         self.asked = -1  # the last epoch or step that the schedule was asked about
 
     @property
@@ -117,10 +118,14 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
                 for logger in trainer.loggers:
                     logger.log_metrics({f"firefly/{n}": float(v) for n, v in numbers.items()}, trainer.global_step)
 
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self.fresh = not trainer.sanity_checking
+
     def _ask(self, time: int, trainer: Any, module: Any) -> Growth | None:
         """Grow if it is time; none comes twice when a run is resumed."""
-        if time <= self.asked:
+        if time <= self.asked or (self.unit == "step" and self.monitor is not None and not self.fresh):
             return None
+        self.fresh = False
         self.asked = time
         return self._grow(trainer, module) if self.grower.due(time, self._read_metric(trainer)) else None
 
@@ -163,10 +168,10 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
         return path
 
     def state_dict(self) -> dict[str, Any]:
-        return {"asked": self.asked, **self.grower.state_dict()}
+        return {"asked": self.asked, "fresh": self.fresh, **self.grower.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.asked = state_dict["asked"]
+        self.asked, self.fresh = state_dict["asked"], state_dict["fresh"]
         self.grower.load_state_dict({name: state_dict[name] for name in ("history", "schedule")})
 
 

@@ -37,7 +37,7 @@ class FireflyCallback(TrainerCallback):
     """Grows the trainer's model on a schedule. The options are those of `firefly.Firefly`, and:
 
     unit: what the schedule counts, "epoch" or "step"
-    monitor: the logged metric that `Plateau` looks at, such as "eval_loss"
+    monitor: the logged metric that `Plateau` looks at, such as "eval_loss"; it is asked once for each value
     tied: grow only what the config has words for, equal in all layers, so that plain `from_pretrained` loads the model
     example: what the model takes; None takes it from a batch
     loss: `loss(model, batch)`; None takes the trainer's own
@@ -65,7 +65,7 @@ class FireflyCallback(TrainerCallback):
                 "a model that FSDP or DeepSpeed shards cannot grow inside the Trainer: use DDP, torchrun"
             )
         self.trainer, self.unit, self.monitor, self.tied = trainer, unit, monitor, tied
-        self.loss, self.batches = loss, batches
+        self.loss, self.batches, self.seen = loss, batches, 0
         self.grower = Firefly(carry_architecture(trainer.model), example, **options)
 
     @property
@@ -74,8 +74,11 @@ class FireflyCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """A resumed run goes on with the schedule where it was."""
+        self.seen = 0
         if KEY in state.stateful_callbacks:
-            self.grower.schedule.load_state_dict(state.stateful_callbacks[KEY])
+            saved = state.stateful_callbacks[KEY]
+            self.seen = saved["seen"]
+            self.grower.schedule.load_state_dict(saved["schedule"])
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """What is due at the end of an epoch comes now; not when a run is resumed in the middle of one."""
@@ -87,8 +90,13 @@ class FireflyCallback(TrainerCallback):
             self._ask(state.global_step - 1, **given)
 
     def _ask(self, time: int, model: Any, optimizer: Any, train_dataloader: Any, **rest: Any) -> None:
-        due = self.grower.due(time, self._read_metric())
-        self.trainer.state.stateful_callbacks[KEY] = self.grower.schedule.state_dict()
+        values = self._list_metrics()
+        if self.monitor is not None and len(values) == self.seen:
+            return
+        due = self.grower.due(time, values[-1] if values else None)
+        self.seen = len(values)
+        state = {"schedule": self.grower.schedule.state_dict(), "seen": self.seen}
+        self.trainer.state.stateful_callbacks[KEY] = state
         if due:
             carry_architecture(model).train()  # an evaluation may have come before
             batches = Loaded(self.trainer, train_dataloader) if self.batches is None else self.batches
@@ -101,14 +109,14 @@ class FireflyCallback(TrainerCallback):
             numbers = {f"firefly/{name}": float(value) for name, value in summarise(growth).items()}
             self.trainer.log(numbers | {"firefly/parameters": growth.parameters[1]})
 
-    def _read_metric(self) -> float | None:
-        if self.monitor is None:
-            return None
-        logs = self.trainer.state.log_history
-        if not any(self.monitor in row for row in logs):
-            known = ", ".join(sorted({name for row in logs for name in row})) or "none"
-            raise FireflyError(f"monitor={self.monitor!r} was not logged; the logged metrics: {known}")
-        return float(next(row[self.monitor] for row in reversed(logs) if self.monitor in row))
+    def _list_metrics(self) -> list[float]:
+        """Every value of the metric that was logged."""
+        return [float(row[self.monitor]) for row in self.trainer.state.log_history if self.monitor in row]
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **given: Any) -> None:
+        if self.monitor is not None and self.monitor.startswith("eval_") and self.monitor not in metrics:
+            known = ", ".join(sorted(metrics))
+            raise FireflyError(f"monitor={self.monitor!r} is no metric of the evaluation; it has: {known}")
 
     def _compute_loss(self, model: Any, batch: Any) -> Tensor:
         if self.loss is not None:
