@@ -38,7 +38,7 @@ ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the lo
   firefly show runs/mine                                   what it has grown into; firefly export writes it as ONNX
   firefly reproduce toy                                    an experiment of the paper, measured here
   firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
-  firefly report results/toy.jsonl                         the table and the figure of what was measured
+  firefly report runs/mine runs/other --html both.html     one page about runs; of results, their table and figure
   firefly data get cifar10                                 the images that some experiments need
 
 Each has its own help: firefly widths --help. Exit codes: 0 done, 2 something in the input is wrong, 130 Ctrl-C.
