@@ -109,7 +109,7 @@ def measure(seeds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
                 got = probe(lag, seed, **how)
                 share = sum(got[name] for name in able) / max(1, sum(got.values()))
                 row = {"benchmark": "nas_probe", "way": way, "lag": lag, "seed": seed, "channels": got, "able": share}
-                rows.append(row | {"config": how})
+                rows.append(row | {"config": how, "device": "cpu"})
                 say(f"{way}, lag {lag}, seed {seed}: {share:.0%} to those that can help; {got}")
     return rows
 
