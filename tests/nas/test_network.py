@@ -59,6 +59,13 @@ def test_answers_and_both_heads() -> None:
     assert torch.equal(train_loss(network, (images, labels)), nn.functional.cross_entropy(network(images), labels))
 
 
+def test_the_second_head_says_which_images_it_takes() -> None:
+    network = Network(find_known("darts-v2"), 3, 4, auxiliary=True)
+    with pytest.raises(FireflyError, match="not 4 x 4"):
+        network.answer_twice(torch.randn(2, 3, 16, 16))
+    assert network(torch.randn(2, 3, 16, 16)).shape == (2, 10)
+
+
 def test_drop_path_drops_whole_images_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     values = drop(torch.ones(4000, 2, 1, 1), torch.tensor(0.25))

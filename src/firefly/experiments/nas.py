@@ -113,21 +113,21 @@ def make_place(args: Namespace) -> Place:
     )
 
 
-def load_data(args: Namespace, setting: Any) -> tuple[data.Images, data.Images]:
-    """Images for searching or training, and those to measure on."""
-    train, test = load_digits() if args.size == "quick" else (data.load(args.dataset, args.data), None)
+def load_train(args: Namespace, setting: Any) -> tuple[data.Images, data.Images | None]:
+    """Images for searching or training, and those that were set apart, if any."""
+    train, held = load_split(args, "train"), None
     if setting.held_out:
-        train, test = data.hold_out(train, setting.held_out)
-    test = data.load(args.dataset, args.data, "test") if test is None else test
+        train, held = data.hold_out(train, setting.held_out)
     most = len(train) if setting.images is None else setting.images
-    return train.take(torch.arange(min(most, len(train)))), test
+    return train.take(torch.arange(min(most, len(train)))), held
 
 
-def load_digits() -> tuple[data.Images, data.Images]:
-    parts = digits.load()
-    pairs = ((parts[0], parts[1]), (parts[2][:500], parts[3][:500]))
-    train, test = (data.Images((images * 255).round().to(torch.uint8), labels, 10, "mnist") for images, labels in pairs)
-    return train, test
+def load_split(args: Namespace, split: str) -> data.Images:
+    if args.size != "quick":
+        return data.load(args.dataset, args.data, split)
+    train, labels, test, answers = digits.load()
+    images, labels = (train, labels) if split == "train" else (test[:500], answers[:500])
+    return data.Images((images * 255).round().to(torch.uint8), labels, 10, "mnist")
 
 
 def choose(settings: dict[str, Any], args: Namespace) -> Any:
@@ -157,7 +157,7 @@ def name_data(args: Namespace) -> str:
 def run_searches(args: Namespace) -> int:
     plan = choose(PLANS, args)
     plan = replace(plan, asleep=True) if args.asleep else plan
-    place, (train, _) = make_place(args), load_data(args, plan)
+    place, (train, _) = make_place(args), load_train(args, plan)
     more = read_loop(args.fit)
     finished = all(run_search(plan, train, name_data(args), seed, place, more) for seed in args.seeds)
     if finished and len(args.seeds) > 1:
@@ -169,7 +169,8 @@ def run_searches(args: Namespace) -> int:
 
 def run_evaluations(args: Namespace) -> int:
     trial = choose(SETTINGS, args)
-    place, (train, test) = make_place(args), load_data(args, trial)
+    place, (train, held) = make_place(args), load_train(args, trial)
+    test = load_split(args, "test") if held is None else held
     words = args.genotypes or list_default(args)
     judge = Judge(trial, train, test, name_data(args), find_augment(train), place, read_loop(args.fit))
     jobs = [(read_entry(word), seed) for seed in args.seeds for word in words]

@@ -80,6 +80,11 @@ class Auxiliary(nn.Module):
         self.head = nn.Linear(768, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        if not all(8 <= side <= 10 for side in images.shape[2:]):
+            shape = " x ".join(map(str, images.shape[2:]))
+            raise FireflyError(
+                f"auxiliary=True needs maps of 8 x 8 there (images of 32 x 32), not {shape}: leave it out"
+            )
         return self.head(self.features(images).flatten(1))
 
 
