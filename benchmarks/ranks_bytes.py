@@ -27,11 +27,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import firefly
-from firefly.experiments.rows import append, count
+from firefly.experiments.rows import append, count, hardware
 from firefly.surgery.shards import count_bytes, whole
 from firefly.vision import models
 
 INSIDE = "FIREFLY_RANKS_INSIDE"
+DEVICE = hardware(torch.device("cpu"))
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mlp": (lambda: make_mlp(), (784,)),
     "vgg19": (lambda: models.vgg19(widths=16), (3, 32, 32)),
@@ -122,15 +123,15 @@ def work(rank: int, ranks: int, store: str, steps: int, out: str) -> None:
     for name in MODELS:
         row = measure_shards(name)
         if rank == 0:
-            append(Path(out), {"benchmark": "ranks-shards", "ranks": ranks, **row})
+            append(Path(out), {"benchmark": "ranks-shards", "ranks": ranks, **row, "device": DEVICE})
     growths = [measure_growth(name, steps) for name in MODELS]
     for row in growths if rank == 0 else ():
         row["measured"] //= ranks
-        append(Path(out), {"benchmark": "ranks-bytes", "ranks": ranks, **row, **compute(row, ranks)})
+        append(Path(out), {"benchmark": "ranks-bytes", "ranks": ranks, **row, **compute(row, ranks), "device": DEVICE})
         if ranks == 4:
             more = {key: value for key, value in row.items() if key not in ("measured", "seconds")}
             more |= {"ranks": 1000, "computed": True, **compute(row, 1000)}
-            append(Path(out), {"benchmark": "ranks-bytes", **more})
+            append(Path(out), {"benchmark": "ranks-bytes", **more, "device": DEVICE})
     dist.destroy_process_group()
 
 

@@ -99,7 +99,9 @@ def measure(rank: int, folder: str) -> list[bool]:
 
 def test_an_experiment_on_two_ranks_writes_each_row_once(tmp_path: Path) -> None:
     assert run_ranks(2, measure, str(tmp_path)) == [[False, True, True, True, True]] * 2
-    rows = [(row["method"], row["step"], row["final"]) for row in options.read_rows(tmp_path / "results.jsonl")]
+    found = options.read_rows(tmp_path / "results.jsonl")
+    assert all(row["ranks"] == 2 for row in found)
+    rows = [(row["method"], row["step"], row["final"]) for row in found]
     steps = [(1, False), (2, False), (2, True)]
     grown = [(method, *step) for method in ("firefly", "nash") for step in steps]
     assert rows == [("start", 0, False), *grown, ("full", 2, True)]

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import firefly
 from firefly.errors import FireflyError
 from firefly.experiments.versions import list_versions
-from firefly.ranks.talk import find_rank
+from firefly.ranks.talk import count_ranks, find_rank
 from firefly.surgery.residual import find_layers
 from firefly.surgery.swap import switched
 
@@ -31,7 +31,8 @@ def append(path: Path, *rows: Row) -> None:
     if find_rank():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = [row | {"versions": {**row.get("versions", {}), **list_versions()}} for row in rows]
+    several = {"ranks": count_ranks()} if count_ranks() > 1 else {}
+    told = [several | row | {"versions": {**row.get("versions", {}), **list_versions()}} for row in rows]
     with path.open("a") as file:
         file.write("".join(json.dumps(row) + "\n" for row in told))
         file.flush()

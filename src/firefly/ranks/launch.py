@@ -12,13 +12,17 @@ import torch.distributed as dist
 
 def find_launched() -> int:
     """The rank that torchrun gave this process; 0 without it."""
-    return int(os.environ.get("RANK", 0)) if dist.is_torchelastic_launched() else 0
+    return int(os.environ.get("RANK", 0)) if is_launched() else 0
+
+
+def is_launched() -> bool:
+    return dist.is_available() and dist.is_torchelastic_launched() and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 @contextmanager
 def joined() -> Iterator[None]:
     """Inside, the processes that torchrun has started work as one; what others than the first print is dropped."""
-    if not dist.is_torchelastic_launched() or dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") == "1":
+    if not is_launched() or dist.is_initialized():
         yield
         return
     begin()
