@@ -148,6 +148,15 @@ def tabulate_gpt() -> str:
     return lay_out(heads, lines) if lines else EMPTY
 
 
+def compare_gpt() -> str:
+    """The held-out loss of the sizes that growth found against equal ones, both from scratch for as many steps."""
+    found, even = (
+        by_seed(row for row in read("gpt") if row["method"] == method)
+        for method in ("the sizes found, from scratch", "equal layers")
+    )
+    return describe_gap(list_gaps(found, even, lambda row: row["held_out_loss"]), 3) or EMPTY
+
+
 PIECES: dict[str, Callable[..., str]] = {
     "deeper": tabulate_deeper,
     "toy": tabulate_toy,
@@ -157,4 +166,5 @@ PIECES: dict[str, Callable[..., str]] = {
     "trials": count_trials,
     "origins": list_origins,
     "gpt": tabulate_gpt,
+    "gpt-sizes": compare_gpt,
 }
