@@ -45,14 +45,22 @@ def retrace(anatomy: firefly.Anatomy) -> Callable[..., firefly.Anatomy]:
     return lambda model, example: anatomy.resized({path: one.width for path, _, one in list_operations(model)})
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, anatomy: firefly.Anatomy) -> Searched:
-    folder = tmp_path_factory.mktemp("whole")
+def run(folder: Path, anatomy: firefly.Anatomy, pieces: int) -> Searched:
+    """A search, stopped after two epochs and taken up again if it is to be in two pieces."""
+    clock, told = count(), {"folder": folder, "seed": 1, "device": "cpu", "progress": False}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(firefly, "trace", retrace(anatomy))
-        searched = search(make_images(), PLAN, folder=folder, seed=1, device="cpu", progress=False)
+        patch.setattr(module.time, "monotonic", lambda: next(clock))
+        if pieces == 2:
+            assert search(make_images(), PLAN, deadline=1, **told) is None  # type: ignore[arg-type]
+        searched = search(make_images(), PLAN, **told)  # type: ignore[arg-type]
     assert searched is not None
     return searched
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, anatomy: firefly.Anatomy) -> Searched:
+    return run(tmp_path_factory.mktemp("pieces"), anatomy, 2)
 
 
 def test_every_operation_is_a_width_of_its_own(anatomy: firefly.Anatomy) -> None:
@@ -85,18 +93,11 @@ def test_growths_take_turns_and_their_share(found: Searched) -> None:
         before = growth["widths"]
 
 
-def test_stopped_and_taken_up_it_finds_the_same(
-    found: Searched, anatomy: firefly.Anatomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = count()
-    monkeypatch.setattr(firefly, "trace", retrace(anatomy))
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    once = {"folder": tmp_path, "seed": 1, "device": "cpu", "progress": False}
-    assert search(make_images(), PLAN, deadline=2, **once) is None  # type: ignore[arg-type]
-    again = search(make_images(), PLAN, **once)  # type: ignore[arg-type]
-    assert again is not None
-    assert [growth["widths"] for growth in again.growths] == [growth["widths"] for growth in found.growths]
-    assert again.genotype == found.genotype
+@pytest.mark.slow
+def test_in_one_piece_it_finds_the_same(found: Searched, anatomy: firefly.Anatomy, tmp_path: Path) -> None:
+    whole = run(tmp_path, anatomy, 1)
+    assert [growth["widths"] for growth in whole.growths] == [growth["widths"] for growth in found.growths]
+    assert whole.genotype == found.genotype
 
 
 def test_a_search_is_written_and_read(found: Searched, tmp_path: Path) -> None:
