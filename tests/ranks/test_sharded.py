@@ -139,3 +139,33 @@ def test_a_checkpoint_of_a_sharded_model_is_whole_and_loads_anywhere(tmp_path: P
     firefly.load(tmp_path / "run", alone, optimizer=optimizer)
     train(alone, optimizer, nets.make_parts(4, 2))
     torch.testing.assert_close(dict(alone.state_dict()), first[0], **CLOSE)
+
+
+def wake(batches: Any, held: Any, spread: bool) -> Any:
+    """A growth of dormant layers, whose parameters are empty, and a step with what has woken."""
+    model = nets.make_mlp()
+    firefly.deepen(model, EXAMPLE)
+    if spread:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    train(model, optimizer, batches[:1])
+    how: Any = {"neighborhood": [firefly.New(6)], "budget": firefly.Neurons(8), "evaluate_on": len(held), "steps": 5}
+    growth = firefly.grow(model, nets.loss, batches, held=held, example=EXAMPLE, optimizer=optimizer, **how)
+    train(model, optimizer, batches)
+    return growth.woken, {name: gather(value.detach()) for name, value in model.state_dict().items()}
+
+
+def wake_sharded(rank: int) -> Any:
+    batches = [batch[rank] for batch in nets.make_parts(6, 2)]
+    return wake(batches[:4], batches[4:], spread=True)
+
+
+def test_dormant_layers_of_a_sharded_model_wake() -> None:
+    parts = nets.make_parts(6, 2)
+    woken, tensors = wake(parts[:4], [part for batch in parts[4:] for part in batch], spread=False)
+    assert woken
+    for names, values in run_ranks(2, wake_sharded):
+        assert names == woken
+        torch.testing.assert_close(values, tensors, **CLOSE)

@@ -139,6 +139,8 @@ def gather_whole(value: Any) -> Any:
     """A tensor that is spread over the ranks as one; anything else as it is. All ranks must ask."""
     if not hasattr(value, "full_tensor"):
         return value
+    if not value.numel():  # of a dormant layer
+        return torch.empty(value.shape, dtype=value.dtype, device=value.to_local().device)
     with explained(), torch.no_grad():
         return value.full_tensor()
 
