@@ -20,13 +20,8 @@ def test_two_ranks_grow_and_train_as_one(tmp_path, tool):
     paths = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, HERE / "torchrun.py", tool, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    command += [str(HERE / "tool_ranks.py"), tool, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     (growths, one), (_, other) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert growths >= 2
