@@ -261,7 +261,7 @@ def test_change_reads_words() -> None:
         "epochs=seven": "something like 1",
         "epochs=1.5": "something like 1",
         "images=few": "something like null",
-        "budget=0": "something like",
+        "budget=0": "one of parameters, both",
         "budget=param": "one of parameters, both",
     }.items():
         with pytest.raises(FireflyError, match=told):

@@ -76,6 +76,8 @@ def _trace(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
 def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise FireflyError(f"the model must be an nn.Module, not {type(model).__name__}")
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise FireflyError("FullyShardedDataParallel's flat parameters cannot grow: spread the model with fully_shard")
     wrapped = "module" if hasattr(model, "module") and "Parallel" in type(model).__name__ else None
     wrapped = "_orig_mod" if type(model).__name__ == "OptimizedModule" else wrapped
     if wrapped:
