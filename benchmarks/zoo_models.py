@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +62,7 @@ OWN: dict[str, dict[str, Any]] = {
 def list_models(package: str) -> list[str]:
     """Their names, or none where the package is not installed."""
     try:
-        module: Any = importlib.import_module(package)
+        module = bring(package)
     except ImportError:
         return []
     if package == "transformers":
@@ -71,6 +73,18 @@ def list_models(package: str) -> list[str]:
     return [
         smallest(module.list_models(module=name)) for name in module.list_modules() if module.list_models(module=name)
     ]
+
+
+def bring(package: str) -> Any:
+    """The package; torchvision also where its compiled operators do not fit this torch: no model here needs them."""
+    try:
+        return importlib.import_module(package)
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            del sys.modules[name]
+        about = "torchvision._meta_registrations"  # of the shapes of those operators
+        sys.modules[about] = types.ModuleType(about)
+        return importlib.import_module(package)
 
 
 def smallest(names: list[str]) -> str:

@@ -18,7 +18,6 @@ import argparse
 import copy
 import fcntl
 import fnmatch
-import importlib
 import json
 import re
 import signal
@@ -36,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from zoo_models import build, list_models
+from zoo_models import bring, build, list_models
 
 import firefly
 from firefly.baselines.random import random_growth
@@ -59,7 +58,7 @@ class TooSlow(Exception):
 def examine(package: str, name: str, seconds: int) -> Row:
     """The row of one model."""
     row: Row = {"benchmark": "zoo", "package": package, "model": name}
-    used = [torch, firefly, importlib.import_module(package)]
+    used = [torch, firefly, bring(package)]
     row["versions"] = {one.__name__: getattr(one, "__version__", "unknown") for one in used}
     row["device"] = hardware(torch.device("cpu"))
     try:
