@@ -123,7 +123,7 @@ def compare(steps: int, seed: int) -> list[dict[str, Any]]:
 
     def note(method: str, model: nn.Module, flops: float, steps: int) -> None:
         size = sum(p.numel() for p in model.parameters())
-        row = {"experiment": "gpt", "method": method, "seed": seed, "steps": steps, "parameters": size}
+        row = {"benchmark": "gpt", "device": "cpu", "method": method, "seed": seed, "steps": steps, "parameters": size}
         rows.append({**row, "teraflops": round(flops, 4), "held_out_loss": round(evaluate(model, held), 4)})
         print(json.dumps(rows[-1]), flush=True)
 

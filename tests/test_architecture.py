@@ -64,3 +64,9 @@ def test_files_and_functions_are_short(path: Path) -> None:
             said = ast.get_docstring(node)
             lines = (node.end_lineno or 0) - node.lineno - (said.count("\n") + 1 if said else 0)
             assert lines <= 60 + len(node.args.kwonlyargs) + len(node.args.args), f"{node.name} has {lines} lines"
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest would take the second for the first."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(names) == sorted(set(names))
