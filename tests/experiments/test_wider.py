@@ -77,7 +77,7 @@ def test_every_method_takes_its_steps(world: World, method: str) -> None:
         assert row["parameters"] <= SETTING.sizes[row["step"] - 1] * world.full
         assert 0 <= row["test_accuracy"] <= 1
     assert rows[0]["parameters"] > count(make_net(4)) and rows[1]["parameters"] > rows[0]["parameters"]
-    assert rows[0]["search_epochs"] == (8 if method == "nash" else 0) and rows[0]["growth_seconds"] > 0
+    assert rows[0]["search_epochs"] == {"nash": 8, "race": 3}.get(method, 0) and rows[0]["growth_seconds"] > 0
     assert [row["epochs"] for row in rows] == [2, 3, 4]
 
 

@@ -35,7 +35,6 @@ def grow(
     widths: list[str] | None = None,
 ) -> Grown:
     """One call of `firefly.grow`, with a method of its own or with Firefly's."""
-    how = line.setting
     growth = firefly.grow(
         model,
         line.loss,
@@ -44,14 +43,17 @@ def grow(
         budget=budget,
         optimizer=optimizer,
         widths=widths,
-        steps=how.steps,
-        lr=how.rate,
-        evaluate_on=how.evaluate_on,
-        rank=how.rank,
-        method=captured(rank_by(how.power, method or Method())),
+        **options(line, method or Method()),
         **share(line, model, step),
     )
     return Grown(growth)
+
+
+def options(line: Line, method: Method) -> dict[str, Any]:
+    """How a method steps, scores and ranks, as the setting has it."""
+    how = line.setting
+    own = {"steps": how.steps, "lr": how.rate, "evaluate_on": how.evaluate_on, "rank": how.rank}
+    return {**own, "method": captured(rank_by(how.power, method))}
 
 
 def rank_by(power: float, method: Method) -> Method:
@@ -91,20 +93,7 @@ def grow_nash(
     insert: int = 0,
 ) -> Grown:
     """A few children, each trained for a short cosine cycle; the best by its error on training images held out."""
-    how, world = line.setting, line.world
-    train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
-
-    trained: list[int] = []  # epochs
-
-    def tune(child: nn.Module) -> None:
-        options: dict[str, Any] = {
-            "augment": world.augment,
-            "device": world.place.device,
-            "progress": False,
-            "seed": step,
-        }
-        trained.append(len(fit(child, train, how.child, batch=how.batch, lr=0.05, **options)))
-
+    contest, trained = train_children(line, step)
     growth = baselines.nash(
         model,
         line.loss,
@@ -113,11 +102,40 @@ def grow_nash(
         optimizer=optimizer,
         neighbours=neighbours,
         insert=insert,
-        tune=tune,
-        judge=lambda child: 1 - evaluate(child, held).accuracy,
+        **contest,
         **share(line, model, step),
     )
     return Grown(growth, epochs=float(sum(trained)))
+
+
+def grow_race(line: Line, model: nn.Module, optimizer: torch.optim.Optimizer, budget: Budget, step: int) -> Grown:
+    """By splits, by new neurons or by both: a child of each is trained for a short cosine cycle, and the best stays."""
+    contest, trained = train_children(line, step)
+    growth = baselines.race(
+        model,
+        line.loss,
+        line.batches(step),
+        neighborhoods=[list_kinds(line, kinds) for kinds in (["split"], ["new"], ["split", "new"])],
+        budget=budget,
+        optimizer=optimizer,
+        **contest,
+        **options(line, Method()),
+        **share(line, model, step),
+    )
+    return Grown(growth, epochs=float(sum(trained)))
+
+
+def train_children(line: Line, step: int) -> tuple[dict[str, Any], list[int]]:
+    """How children are trained, on a part of the training images, and judged, by the rest; and their epochs."""
+    how, world = line.setting, line.world
+    train, held = hold_out(world.train, min(5000, len(world.train) // 5), seed=line.seed)
+    common: dict[str, Any] = {"augment": world.augment, "device": world.place.device, "progress": False, "seed": step}
+    trained: list[int] = []
+
+    def tune(child: nn.Module) -> None:
+        trained.append(len(fit(child, train, how.child, batch=how.batch, lr=0.05, **common)))
+
+    return {"tune": tune, "judge": lambda child: 1 - evaluate(child, held).accuracy}, trained
 
 
 def by(method: Method, *kinds: str) -> Grow:
@@ -133,6 +151,7 @@ METHODS: dict[str, Grow] = {
     "fast-splitting": by(baselines.fast_splitting(always=True), "split"),
     "net2net": by(baselines.net2net(), "split"),
     "nash": grow_nash,
+    "race": grow_race,
     "uniform": by(baselines.uniform(), "split"),
     "random": by(baselines.random_growth(), "split", "new"),
     "gradmax": by(baselines.gradmax(), "new"),
