@@ -7,7 +7,8 @@
 Every network ends with exactly the same widths; grown ones begin with a quarter of them. `fixed` has them from the
 start; `short` too, for as many epochs as cost the training FLOPs of the grown one; `thrown-away` grows, and forgets all
 weights at its last growth. Growth pays where it beats those two. A `--try` is a method and changes of its `Recipe`.
-One JSON line a network goes to `--out` as soon as it is trained. The test images are never read.
+One JSON line a network goes to `--out` as soon as it is trained; what is there is not done again. The test images are
+never read.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from pays_networks import SGD, START, TASKS, Task
 from pool import run_jobs
 
 import firefly
-from firefly.experiments.rows import append
+from firefly.experiments.rows import append, read_rows
 from firefly.training import evaluate, fit
 
 UNGROWN = ("fixed", "short", "small")
@@ -213,10 +214,13 @@ def main() -> None:
     how = parse()
     shared = how.jobs > 1
     random = how.random or 512 * how.quick
+    rows = read_rows(how.out) if how.out and how.out.exists() else []
+    done = {(row["task"], row["tried"], row["seed"]) for row in rows}
     todo = [
         Job(TASKS[how.task], words, seed, how.quick, random, how.device, shared)
         for seed in how.seeds
         for words in list_tries(how)
+        if (how.task, words, seed) not in done
     ]
 
     def finish(job: Job, row: dict[str, Any]) -> None:
@@ -224,7 +228,9 @@ def main() -> None:
         if how.out:
             append(how.out, row)
 
-    run_jobs(todo, run_job, finish, how.jobs, how.minutes)
+    left, failed = run_jobs(todo, run_job, finish, how.jobs, how.minutes)
+    if left or failed:
+        print(f"{left} left, {failed} failed: the same command goes on")
 
 
 if __name__ == "__main__":
