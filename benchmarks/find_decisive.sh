@@ -5,11 +5,11 @@
 #
 #   FIREFLY_DATA=data FIREFLY_COMMIT=$(git rev-parse --short=12 HEAD) bash benchmarks/find_decisive.sh results/find-pays.jsonl
 #
-# The same command goes on where it was stopped. EPOCHS, SEEDS, JOBS and MINUTES change it.
+# The same command goes on where it was stopped. TASKS (gpt-text, vgg19-6), EPOCHS, SEEDS, JOBS and MINUTES change it.
 set -euo pipefail
 out=${1:-results/find-pays.jsonl}
 cd "$(dirname "$0")/.."
 export PYTHONPATH=src OMP_NUM_THREADS=1
 command -v nvidia-cuda-mps-control > /dev/null && (nvidia-cuda-mps-control -d || true)
-exec "${PYTHON:-python3}" benchmarks/find_pays.py vgg19-4 resnet20 --epochs "${EPOCHS:-20}" --seeds ${SEEDS:-0 1} \
+exec "${PYTHON:-python3}" benchmarks/find_pays.py ${TASKS:-vgg19-4 resnet20} --epochs "${EPOCHS:-20}" --seeds ${SEEDS:-0 1} \
     --jobs "${JOBS:-3}" --minutes "${MINUTES:-9}" --out "$out"
