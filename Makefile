@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LINKS  := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 
-.PHONY: demo test slow mutants tables check format clean
+.PHONY: demo test slow mutants tables check docs format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/firefly demo
@@ -25,7 +25,6 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 docs: $(VENV)/.installed
-	$(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo build/site/index.html
 
 format: $(VENV)/.installed

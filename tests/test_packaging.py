@@ -1,5 +1,6 @@
 """What people install: a wheel with all its parts, extras that exist, and fresh environments that run it."""
 
+import importlib
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import firefly
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -55,6 +58,23 @@ def test_the_page_on_installing_names_every_extra_for_users() -> None:
     assert {extra for extra in own if f"`{extra}`" not in page} == set()
     named = set(re.findall(r"firefly-descent\[([\w,]+)\]", page))
     assert {extra for names in named for extra in names.split(",")} <= PROJECT["optional-dependencies"].keys()
+
+
+def test_an_integration_without_its_tool_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tool, hidden in {"transformers": ["transformers"], "lightning": ["lightning", "pytorch_lightning"]}.items():
+        name = f"firefly.integrations.{tool}"
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        for package in [*hidden, *(f"{package}.pytorch" for package in hidden)]:
+            monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+        with pytest.raises(ImportError, match=rf"pip install 'firefly-descent\[{tool}\]'"):
+            importlib.import_module(name)
+
+
+def test_a_version_says_itself_everywhere() -> None:
+    version = PROJECT["version"]
+    assert firefly.__version__ == version
+    assert re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert f"firefly_descent-{version}-py3" in (ROOT / "docs" / "install.md").read_text()
 
 
 TRY = """

@@ -20,7 +20,7 @@ from firefly.schedule import Every, Milestones, Plateau
 from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters, Tied
 from firefly.training import find
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Anatomy",

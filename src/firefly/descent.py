@@ -80,8 +80,8 @@ def grow(
         batches: an iterable of batches, as `loss` takes them.
         example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments; or
             `firefly.Examples`, one for each path through the model.
-        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`, or several.
-        budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`.
+        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`; the first two by default.
+        budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`; 30 % of the parameters by default.
         optimizer: grown along, the same object; its state and waiting gradients follow the neurons.
         widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
         seed: growth is deterministic for a seed and leaves the global random state alone.
@@ -161,8 +161,17 @@ def grow(
 class Firefly:
     """A model that grows on a schedule: grow + when + what happened so far. Its options are those of `grow`.
 
-    >>> grower = Firefly(model, example, budget=Parameters(fraction=0.3), schedule=Every(10))
-    >>> if grower.due(epoch, metric): print(grower.grow(loss, batches, optimizer))
+    ```python
+    grower = firefly.Firefly(model, example, budget=firefly.Parameters(fraction=0.3), schedule=firefly.Every(10))
+    if grower.due(epoch, metric):
+        print(grower.grow(loss, batches, optimizer))
+    ```
+
+    Args:
+        schedule: when to grow: `Every(...)`, `Milestones(...)`, `Plateau(...)`, or an object of yours with `due`.
+
+    Attributes:
+        history: every growth so far, as `Growth.to_dict` says it.
     """
 
     def __init__(

@@ -19,10 +19,24 @@ from firefly.stages.selection import Chosen
 class Growth:
     """The result of one growth. All losses are on the same batches.
 
-    added: {width: {"split": 4, "new": 2}}, by the name of the kind;  widths: {width: (before, after)}
-    chosen: {width: {"split": [0, 3], "new": [7]}}: the numbers of neurons, or of new candidates
-    predicted: the sum of the gains D of the chosen;  output_change: largest |f_{t+1}(x) - f_t(x)| on the example
-    shortened: the factor by which the step was shortened so that the loss does not rise (1 = it was not)
+    Attributes:
+        added: {width: {"split": 4, "new": 2}}, by the name of the kind.
+        widths: {width: (before, after)} of every width that might have grown.
+        loss_before: of the network as it was.
+        loss_overgrown: with all candidates at once.
+        loss_after: of the grown network.
+        predicted: by how much it should fall: the sum of the gains of the chosen candidates.
+        output_change: the largest |f_{t+1}(x) - f_t(x)| on the example.
+        parameters: before and after.
+        flops: of one example, before and after; two per multiply-add.
+        gains: {width: {"split": 0.01}}: the predicted decrease that the chosen ones are worth.
+        chosen: {width: {"split": [0, 3], "new": [7]}}: the numbers of neurons, or of new candidates.
+        candidates: how many there were.
+        total_gain: of all candidates.
+        spent: {budget: (spent, limit)}.
+        shortened: the factor by which the step was shortened so that the loss does not rise; 1 if it was not.
+        notes: what else is worth knowing, in sentences.
+        seconds: {part: seconds}.
     """
 
     added: Mapping[str, Mapping[str, int]]
@@ -45,6 +59,7 @@ class Growth:
 
     @property
     def neurons(self) -> int:
+        """How many came."""
         return sum(after - before for before, after in self.widths.values())
 
     @property
@@ -53,6 +68,7 @@ class Growth:
         return [name for name, (before, after) in self.widths.items() if after and not before]
 
     def to_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON."""
         return {key: _plain(value) for key, value in asdict(self).items()} | {"woken": self.woken}
 
     @property

@@ -131,7 +131,7 @@ def test_a_network_that_answers_otherwise_is_not_left_behind(tmp_path: Path, mon
 
 def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(FireflyError, match=r"onnxruntime is not installed: pip install firefly-descent\[onnx\]"):
+    with pytest.raises(FireflyError, match=r"onnxruntime is not installed: pip install 'firefly-descent\[onnx\]'"):
         export.export(nn.Linear(2, 2), torch.randn(2, 2), "onnx", tmp_path / "model.onnx")
 
 

@@ -17,7 +17,16 @@ Runs = tuple[Run, ...]
 
 @dataclass(frozen=True)
 class Width:
-    """Neurons that live in several tensors at once. `pinned` is None, or the reason why it cannot grow."""
+    """Neurons that live in several tensors at once.
+
+    Attributes:
+        name: that of the module that makes them.
+        size: how many there are.
+        makers: the tensors with a row for each of them.
+        readers: the tensors with a column for each.
+        followers: the tensors with an entry for each, such as those of a norm.
+        pinned: None, or the reason why it cannot grow.
+    """
 
     name: str
     size: int
@@ -35,7 +44,10 @@ class Width:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """All widths of a model, by name, and where their neurons lie."""
+    """All widths of a model, by name, and where their neurons lie.
+
+    Print it, iterate over its widths, or take one: `anatomy["features.3"]`.
+    """
 
     widths: Mapping[str, Width]
     layouts: Mapping[str, Layout]
@@ -57,6 +69,7 @@ class Anatomy:
         return self.widths[name]
 
     def growable(self) -> list[Width]:
+        """The widths that are not pinned."""
         return [width for width in self if width.pinned is None]
 
     def dormant_layers(self) -> dict[str, list[str]]:
@@ -68,6 +81,7 @@ class Anatomy:
         return places
 
     def sizes(self) -> dict[str, int]:
+        """{width: how many neurons}."""
         return {width.name: width.size for width in self}
 
     def parameters(self, sizes: Mapping[str, int] | None = None) -> int:

@@ -29,8 +29,9 @@ HISTORY = "_firefly_history"  # the attribute of a model that holds its growths
 def architecture(model: nn.Module) -> Json:
     """What the model has grown into, as plain JSON: `firefly.rebuild` makes a fresh small model the same.
 
-    parameters: how many;  widths: {name: size} of those that growth has met;  woken: the layers that growth added
-    history: every growth so far, oldest first;  shapes, attributes, ties, deeper: all that `rebuild` needs
+    - `parameters`: how many. `widths`: {name: size} of those that growth has met. `woken`: layers that growth added.
+    - `history`: every growth so far, oldest first.
+    - `shapes`, `attributes`, `ties`, `deeper`: all that `rebuild` needs.
     """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"architecture takes an nn.Module, not {type(model).__name__}")

@@ -1,10 +1,4 @@
-"""A state_dict that carries the architecture: whoever keeps checkpoints by state_dict can load a grown model.
-
-model = firefly.carry_architecture(make_model())
-torch.save(model.state_dict(), "model.pt")               # after growth, by any tool
-fresh = firefly.carry_architecture(make_model())
-fresh.load_state_dict(torch.load("model.pt"))            # becomes the grown model, then gets its weights
-"""
+"""A state_dict that carries the architecture: whoever keeps checkpoints by state_dict can load a grown model."""
 
 from __future__ import annotations
 
@@ -21,7 +15,15 @@ from firefly.errors import FireflyError
 
 
 def carry_architecture(model: nn.Module) -> nn.Module:
-    """From now on the model's state_dict carries its architecture, and load_state_dict rebuilds the model first."""
+    """From now on the model's state_dict carries its architecture, and load_state_dict rebuilds the model first.
+
+    ```python
+    model = firefly.carry_architecture(make_model())
+    torch.save(model.state_dict(), "model.pt")  # after growth
+    fresh = firefly.carry_architecture(make_model())
+    fresh.load_state_dict(torch.load("model.pt"))  # grows to the saved size, then gets the weights
+    ```
+    """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"carry_architecture takes an nn.Module, not {type(model).__name__}")
     if add_architecture not in model._state_dict_hooks.values():

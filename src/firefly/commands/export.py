@@ -151,7 +151,7 @@ def write_onnx(model: nn.Module, call: Call, path: Path, dynamic: bool) -> Ask:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError as error:
-        raise FireflyError(f"{error.name} is not installed: pip install firefly-descent[onnx]") from error
+        raise FireflyError(f"{error.name} is not installed: pip install 'firefly-descent[onnx]'") from error
     large = sum(tensor.nbytes for tensor in model.state_dict().values()) > 1.9e9  # one file holds 2 GB
     how: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": large, "optimize": True}
     with quiet():

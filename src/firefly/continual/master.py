@@ -39,9 +39,10 @@ NOBODY: Mapping[str, int] = {}
 class Master:
     """All tasks learnt so far, in one network.
 
-    make: `make(classes)` builds the small network; only its head may depend on the number of classes.
-    example: what its forward takes.
-    folder: where it is kept, one folder a task; a master found there is taken up. None keeps it in memory.
+    Args:
+        make: `make(classes)` builds the small network; only its head may depend on the number of classes.
+        example: what its forward takes.
+        folder: where it is kept, one folder a task; a master found there is taken up. None keeps it in memory.
     """
 
     def __init__(self, make: Make, example: Any, folder: str | os.PathLike[str] | None = None) -> None:

@@ -42,11 +42,13 @@ except ImportError:  # its hooks are found by name, whatever the class
 class FireflyPlugin(SupervisedPlugin):
     """Learns every task of the strategy's stream in one master.
 
-    master: a `firefly.continual.Master`; tasks that it holds already can be evaluated at once.
-    grow_after: the epochs after which the network grows; None for once, after half of them.
-    pick: "all" begins a task with all older neurons, "none" with a small network of its own.
-    loss: `loss(model, batch)` for growths; None takes the strategy's criterion.
-    neighborhood, budget, listen, seed, growing: as in `Master.learn`.
+    Args:
+        master: a `firefly.continual.Master`; tasks that it holds already can be evaluated at once.
+        grow_after: the epochs after which the network grows; None for once, after half of them.
+        pick: "all" begins a task with all older neurons, "none" with a small network of its own.
+        loss: `loss(model, batch)` for growths; None takes the strategy's criterion.
+
+    The others are those of `Master.learn`.
     """
 
     def __init__(

@@ -55,15 +55,16 @@ def find_callback_class() -> Any:
 
 
 class FireflyCallback(find_callback_class()):  # type: ignore[misc]
-    """Grows the module's network on a schedule. The options are those of `firefly.Firefly`, and:
+    """Grows the module's network on a schedule. Its options are those of `firefly.Firefly`, and these.
 
-    unit: what the schedule counts, "epoch" or "step"
-    monitor: the logged metric that `Plateau` looks at; with unit="step" it is asked once after each validation
-    network: the path of the submodule that grows; None finds the one that the training step runs
-    also: the paths of others of the same architecture that grow along, such as a teacher; averages are found
-    example: what it takes; None takes what the training step gives it
-    loss: `loss(module, batch)`; None takes what `training_step` returns
-    batches: to grow on; None takes the trainer's own
+    Args:
+        unit: what the schedule counts, "epoch" or "step"
+        monitor: the logged metric that `Plateau` looks at; with unit="step" it is asked once after each validation
+        network: the path of the submodule that grows; None finds the one that the training step runs
+        also: the paths of others of the same architecture that grow along, such as a teacher; averages are found
+        example: what it takes; None takes what the training step gives it
+        loss: `loss(module, batch)`; None takes what `training_step` returns
+        batches: to grow on; None takes the trainer's own
 
     `callback.history` holds every growth as plain JSON, `callback.grower` the `firefly.Firefly`.
     """

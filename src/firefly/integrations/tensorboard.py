@@ -24,9 +24,7 @@ def make_writer(folder: str | Path, step: int = 0) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise FireflyError(
-            "TensorBoard is not installed: pip install tensorboard, or firefly-descent[tensorboard]"
-        ) from error
+        raise FireflyError("TensorBoard is not installed: pip install 'firefly-descent[tensorboard]'") from error
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
 

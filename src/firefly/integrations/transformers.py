@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
 
 from firefly.checkpoint import carry_architecture, rebuild
 from firefly.checkpoint.architecture import list_growths
@@ -29,19 +28,25 @@ from firefly.integrations.watching import find_network, summarise
 from firefly.ranks.wrap import rewrap
 from firefly.stages.budget import Tied
 
+try:
+    from transformers import TrainerCallback
+except ModuleNotFoundError as error:
+    raise ImportError("transformers is not installed: pip install 'firefly-descent[transformers]'") from error
+
 LABELS = {"labels", "label", "label_ids", "start_positions", "end_positions"}
 ROWS = 4  # of a batch that the example has at most
 
 
 class FireflyCallback(TrainerCallback):
-    """Grows the trainer's model on a schedule. The options are those of `firefly.Firefly`, and:
+    """Grows the trainer's model on a schedule. Its options are those of `firefly.Firefly`, and these.
 
-    unit: what the schedule counts, "epoch" or "step"
-    monitor: the logged metric that `Plateau` looks at, such as "eval_loss"; it is asked once for each value
-    tied: grow only what the config has words for, equal in all layers, so that plain `from_pretrained` loads the model
-    example: what the model takes; None takes it from a batch
-    loss: `loss(model, batch)`; None takes the trainer's own
-    batches: to grow on; None takes the trainer's own
+    Args:
+        unit: what the schedule counts, "epoch" or "step"
+        monitor: the logged metric that `Plateau` looks at, such as "eval_loss"; it is asked once for each value
+        tied: grow only what the config has words for, equal in all layers; plain `from_pretrained` loads the model then
+        example: what the model takes; None takes it from a batch
+        loss: `loss(model, batch)`; None takes the trainer's own
+        batches: to grow on; None takes the trainer's own
 
     `callback.history` holds every growth as plain JSON, `callback.grower` the `firefly.Firefly`.
     """

@@ -18,9 +18,10 @@ LEAST, MOST = 4, 50  # rows of brand-new candidates in a width, where the user d
 class New(Kind):
     """Brand-new neurons in every width.
 
-    count: how many candidates (m' in the paper); None for half as many as the width has neurons, 4 to 50.
-    epsilon: the strength of their outgoing weights, as a share of those that are there.
-    scale: the standard deviation of their first incoming weights; None takes that of the neurons that are there.
+    Args:
+        count: how many candidates (m' in the paper); None for half as many as the width has neurons, 4 to 50.
+        epsilon: the strength of their outgoing weights, as a share of those that are there.
+        scale: the standard deviation of their first incoming weights; None takes that of the neurons that are there.
     """
 
     name: ClassVar[str] = "new"

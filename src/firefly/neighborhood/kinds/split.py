@@ -16,7 +16,8 @@ from firefly.neighborhood.kinds.kind import Copy, Kind
 class Split(Kind):
     """Every neuron may become two halves that move apart: θ ± ε·δ, their readers W/2 and W/2.
 
-    epsilon: how far, as a share of the neuron's own size.
+    Args:
+        epsilon: how far, as a share of the neuron's own size.
     """
 
     name: ClassVar[str] = "split"

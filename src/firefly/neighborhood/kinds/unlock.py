@@ -21,8 +21,9 @@ from firefly.neighborhood.kinds.kind import Copy, Kind
 class Unlock(Kind):
     """Every locked neuron may get a copy that is free to move: the copy is read with W, the original with 0.
 
-    epsilon: how far the copy may go, as a share of the neuron's own size.
-    locked: {width: a boolean per neuron}, which ones are locked; None for all of them.
+    Args:
+        epsilon: how far the copy may go, as a share of the neuron's own size.
+        locked: {width: a boolean per neuron}, which ones are locked; None for all of them.
     """
 
     name: ClassVar[str] = "unlock"
