@@ -67,8 +67,8 @@ def examine(package: str, name: str, seconds: int) -> Row:
         return row | {"outcome": "does not run", "note": first_line(error)}
     row["parameters"] = sum(p.numel() for p in model.parameters())
     with taking_turns(row["parameters"] > LARGE):
-        signal.signal(signal.SIGALRM, lambda *_: stop())
-        signal.alarm(seconds)
+        signal.signal(signal.SIGPROF, lambda *_: stop())
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # of its own work: others may be on the machine
         try:
             return row | grow_and_check(row, model, example)
         except TooSlow:
@@ -79,7 +79,7 @@ def examine(package: str, name: str, seconds: int) -> Row:
         except Exception as error:
             return row | {"outcome": "wrong", "note": f"{type(error).__name__}: {first_line(error)}"}
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def stop() -> None:
@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=PACKAGES, choices=PACKAGES)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="names of models, as in 'resnet*'")
     parser.add_argument("--jobs", type=int, default=1, help="processes, one thread each")
-    parser.add_argument("--seconds", type=int, default=600, help="for one model")
+    parser.add_argument("--seconds", type=int, default=600, help="of a processor, for one model")
     parser.add_argument("--out", type=Path, default=Path("results/zoo.jsonl"))
     parser.add_argument("--one", nargs=2, metavar=("PACKAGE", "MODEL"), help=argparse.SUPPRESS)
     how = parser.parse_args()
