@@ -4,7 +4,8 @@
     python benchmarks/zoo_sweep.py --packages transformers --only "GPT*"       (a few seconds each)
     python benchmarks/tables.py --show zoo                                     (what was found)
 
-One row a model. `neurons` counts those of all widths but the model's outputs and the rows of its tables (`outside`).
+One row a model; its seconds are a processor's. `neurons` counts those of all widths but the model's outputs and the
+rows of its tables (`outside`).
 The check grows by neurons chosen at random, first new ones, then splits, with steps of 1e-9 (1e-5 in a model that only
 runs in float32): `function_change` is the largest difference of an output on inputs that were not seen, as a share of
 the largest output, and must vanish with the step: it may be 1e-5 (1e-2), or a hundred times what weights that are off
@@ -97,13 +98,13 @@ def taking_turns(large: bool) -> Iterator[None]:
 
 def grow_and_check(row: Row, model: nn.Module, example: dict[str, Any]) -> Row:
     """Fill the row as far as it goes, so that a model which is too slow tells what is known of it."""
-    start = time.perf_counter()
+    start = time.process_time()
     anatomy = firefly.trace(model, example)
-    row["trace_seconds"] = round(time.perf_counter() - start, 2)
+    row["trace_seconds"] = round(time.process_time() - start, 2)
     row |= describe(anatomy)
     if not anatomy.growable():
         return row | {"outcome": "nothing free"}
-    start = time.perf_counter()
+    start = time.process_time()
     options: Row = {"example": example, "anatomy": anatomy, "evaluate_on": 1, "budget": firefly.Neurons(16)}
     growth = firefly.grow(
         copy.deepcopy(model),
@@ -113,7 +114,7 @@ def grow_and_check(row: Row, model: nn.Module, example: dict[str, Any]) -> Row:
         steps=3,
         **options,
     )
-    row["grow_seconds"] = round(time.perf_counter() - start, 2)
+    row["grow_seconds"] = round(time.process_time() - start, 2)
     row |= {"added": growth.neurons, "notes": list(growth.notes)}
     row["precision"] = "float64" if runs_double(model, example) else "float32"
     tiny, tolerance = STEPS[row["precision"]]
