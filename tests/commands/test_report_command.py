@@ -42,7 +42,12 @@ def test_a_page_says_what_the_journal_says(folder: Path, capsys: pytest.CaptureF
         if row["event"] == "growth":
             before, after = row["parameters"]
             assert f"after epoch {row['epoch']}: " in page and f"{before:,} → {after:,} parameters" in page
-    assert "reported_here:make_model" in page and "neurons=2" in page and "Loss against FLOPs." in page
+    assert (
+        "reported_here:make_model" in page
+        and "seed" in page
+        and "neurons=2" in page
+        and "Training loss against FLOPs." in page
+    )
 
 
 def test_several_runs_stand_side_by_side(folder: Path, tmp_path: Path) -> None:

@@ -62,14 +62,14 @@ def test_the_table_of_a_growth_says_what_grew() -> None:
     text = page.show_growth(2, {**growth, "epoch": 7, "notes": ["a note <here>"]})
     assert "Growth 2, after epoch 7: 2 more neurons, 43 → 63 parameters" in text
     assert '<td class="left">0</td><td>4</td>' in text and "<td>6</td>" in text  # layer 0, from 4 neurons to 6
-    assert f"{growth['loss_before']:.4f}" in text and "a note &lt;here&gt;" in text
+    assert f"{growth['loss_before']:.4f}" in text and "A note &lt;here&gt;." in text
 
 
 def test_points_and_epochs_may_have_metrics_of_their_own(tmp_path: Path) -> None:
     points = [{"series": "mine", "parameters": 10, "loss": 0.1234}]
     epochs = [{"series": "mine", "epoch": 1, "held_out_accuracy": 0.5}]
     text = report.write(tmp_path, [], points=points, epochs=epochs, metric="loss", epoch_metric="held_out_accuracy")
-    assert "0.1234" in text.read_text() and "Held out accuracy at the end" in text.read_text()
+    assert "0.1234" in text.read_text() and "Held-out accuracy at the end" in text.read_text()
 
 
 def test_widths_are_followed_through_growths_that_leave_some_out() -> None:

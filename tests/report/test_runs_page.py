@@ -9,7 +9,8 @@ import chromium
 import pytest
 
 from firefly.errors import FireflyError
-from firefly.report import widths
+from firefly.report import charts, svg, widths
+from firefly.report.page import describe_choice
 from firefly.report.runs import choose_metric, list_points, write_runs
 
 browser = pytest.mark.skipif(chromium.PATH is None, reason="no Chromium")
@@ -72,7 +73,7 @@ def test_nothing_is_off_the_screen(tmp_path: Path, wide: int, names: list[str]) 
     runs = [make_run(name, growths=3 + 5 * number) for number, name in enumerate(names)]
     told: Any = chromium.ask(make_page(tmp_path, *runs), FITS, tmp_path, wide)
     assert told["wide"] <= wide and told["outside"] == [] and told["hidden"] == 0 and told["smallest"] >= 9
-    assert told["charts"] == 3 + 3 * len(runs)  # of all; of each: widths, timeline, gains
+    assert told["charts"] == 4 + 3 * len(runs)  # of all; of each: widths, timeline, gains
     assert told["folded"] == (sum(len(run["growths"]) for run in runs) if len(runs) > 1 else 0)
 
 
@@ -83,7 +84,7 @@ def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
 
 def test_charts_have_names_for_those_who_hear_them(tmp_path: Path) -> None:
     page = make_page(tmp_path, make_run("mine"))
-    assert page.count("<svg ") == len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]{20,}"', page)) == 6
+    assert page.count("<svg ") == len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]{20,}"', page)) == 7
 
 
 def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
@@ -99,10 +100,13 @@ def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 def test_why_is_told_in_words_and_by_kind(tmp_path: Path) -> None:
     page = make_page(tmp_path, make_run("mine"))
     assert (
-        "Chosen were 8 of 40 candidates, with 0.11 of 0.2 of the gain; the budget: 1,900 of 2,000 parameters." in page
+        "Chosen were 8 of 40 candidates; the budget: 1,900 of 2,000 parameters. "
+        "Their gains add up to 0.11, those of all candidates to 0.2." in page
     )
     assert "features.block3.convolution_of_some_length, split: 0.003" in page
-    assert "mine grew 3 times, from 4,000 to 10,000 parameters: test accuracy 93.75 % after epoch 8." in page
+    assert (
+        "mine grew 3 times, from 4,000 to 10,000 parameters: test accuracy 93.75\u00a0% after epoch 8, in 0:27." in page
+    )
 
 
 def test_each_size_is_a_point_and_the_last_network_too() -> None:
@@ -117,7 +121,13 @@ def test_without_a_test_the_loss_is_drawn(tmp_path: Path) -> None:
     runs = [make_run("mine"), make_run("other", test_accuracy=None)]
     assert choose_metric(runs[:1]) == "test_accuracy" and choose_metric(runs) == "test_loss"
     none = make_run("none", test_accuracy=None, test_loss=None)
-    assert choose_metric([none]) == "loss" and "Loss against parameters." in make_page(tmp_path, none)
+    page = make_page(tmp_path, none)
+    assert "Training loss against parameters. Lower and further left is better." in page
+    assert (
+        page.count("Training loss at the end of each epoch")
+        == 2
+        == make_page(tmp_path, *runs).count("Training loss at")
+    )
 
 
 def test_a_run_that_has_not_grown_has_a_page(tmp_path: Path) -> None:
@@ -156,7 +166,45 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:
     run = make_run("mine", test_accuracy=None)
     run["epochs"][0]["test_loss"] = math.inf
-    assert choose_metric([run]) == "loss"
+    assert "Training loss against parameters" in make_page(tmp_path, run)
     run["epochs"][0]["loss"] = math.nan
     with pytest.raises(FireflyError, match="no number in common"):
         make_page(tmp_path, run)
+
+
+def test_what_runs_differ_in_comes_first_and_their_widths_stand_side_by_side(tmp_path: Path) -> None:
+    page = make_page(tmp_path, make_run("mine", 2), make_run("other", 5))
+    assert page.index(">seed<") < page.index(">budget<")
+    row = re.search(r"Neurons at the end.*?block0.*?</td><td>(\d+)</td><td>(\d+)</td>", page, re.DOTALL)
+    assert row is not None and row.groups() == ("8", "14")
+
+
+def test_much_is_folded_and_a_method_without_gains_has_none(tmp_path: Path) -> None:
+    run = make_run("mine", growths=3, layers=30)
+    assert make_page(tmp_path, run).count("<details>") == 3 and "<em>gain</em>" in make_page(tmp_path, run)
+    for growth in run["growths"]:
+        growth |= {"gains": {}, "total_gain": 0.0}
+    page = make_page(tmp_path, run)
+    assert "<th>gain" not in page and "Their gains" not in page and "<em>gain" not in page
+
+
+def test_gains_of_all_may_be_less_than_of_the_chosen() -> None:
+    (growth,) = make_run("mine", growths=1)["growths"]
+    (told,) = describe_choice(growth | {"total_gain": -0.5}, 8)
+    assert told.endswith("add up to 0.11, those of all candidates to -0.5, since some would raise the loss.")
+
+
+@pytest.mark.parametrize(("low", "high"), [(1600, 9000), (23e3, 91e3), (1e3, 1e7), (75, 135), (800, 19e3)])
+def test_an_axis_of_sizes_has_ticks_enough(low: float, high: float) -> None:
+    ticks = svg.tick_log(low, high)
+    assert 3 <= len(ticks) <= 8 and ticks == sorted(ticks) and low <= ticks[0] and ticks[-1] <= high
+
+
+def test_long_names_stay_in_the_chart() -> None:
+    long = "runs/a/very_long_name_of_a_folder/with.something_at_its_end"
+    assert svg.cut(long) == "…at_its_end"
+    assert svg.cut("feature_extractor_layers.0.conv1") == "…layers.0.conv1" and svg.cut("x" * 30) == "…" + "x" * 19
+    epochs = [{"series": long, "epoch": k, "loss": 1 / k} for k in (1, 2)]
+    chart = charts.draw_epochs(epochs, [], {long: 0}, "loss")
+    x, name = re.search(r'<text x="([\d.]+)"[^>]*class="name s0"[^>]*>([^<]+)<', chart).groups()  # type: ignore[union-attr]
+    assert float(x) + 6.9 * len(name) <= svg.WIDE

@@ -34,7 +34,11 @@ def name_runs(runs: Sequence[Run]) -> list[str]:
 
 def tell_run(run: Run, name: str) -> Json:
     """A run as the page takes it; what it was made with by default is left out."""
-    told = {key: value for key, value in run.recipe.items() if key not in HIDDEN and value not in (None, False)}
+    told = {
+        key: value
+        for key, value in run.recipe.items()
+        if key not in HIDDEN and value is not None and value is not False
+    }
     told = {key: value if isinstance(value, (str, int, float)) else str(value) for key, value in told.items()}
     growths = [growth for growth in run.growths if "epoch" in growth] or run.growths
     return {"name": name, "growths": growths, "epochs": run.list_epochs(), "settings": told}

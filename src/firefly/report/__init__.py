@@ -88,7 +88,8 @@ def draw_sizes(points: list[Row], numbers: Mapping[str, int], metric: str) -> li
         if points and all(size in point for point in points):
             words = size if size == "parameters" else "FLOPs"
             caption = f"{spell(metric)} against {words}."
-            caption += " Higher and further left is better." if "accuracy" in metric else ""
+            better = "Higher" if "accuracy" in metric else "Lower" if "loss" in metric else ""
+            caption += f" {better} and further left is better." if better else ""
             caption += " The bars are one standard error." if any(point.get("error") for point in points) else ""
             drawn.append(page.Picture(size, charts.draw_points(points, numbers, metric, size), caption))
     return drawn

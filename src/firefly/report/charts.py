@@ -6,14 +6,16 @@ A series has the same colour in every chart; `numbers` gives its place among the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from firefly.report.svg import (
     LETTER,
     WIDE,
     Axis,
+    cut,
     draw_line,
     draw_mark,
     draw_path,
@@ -32,6 +34,7 @@ from firefly.report.svg import (
 
 Row = Mapping[str, Any]
 Numbers = Mapping[str, int]
+Place = tuple[float, float]
 
 
 def draw_points(points: Sequence[Row], numbers: Numbers, metric: str, size: str = "parameters") -> str:
@@ -47,11 +50,13 @@ def draw_points(points: Sequence[Row], numbers: Numbers, metric: str, size: str 
         draw_y(up, tick(up.low, up.high), left, right, partial(shorten_metric, metric=metric)),
     ]
     for line, series in enumerate(groups):
-        parts.append(write_text(left, 14 + 18 * line, f"● {series}", f"name s{numbers[series]}"))
+        parts.append(write_text(left, 14 + 18 * line, f"● {cut(series, 50)}", f"name s{numbers[series]}"))
+    groups = {series: sorted(rows, key=lambda row: row[size]) for series, rows in groups.items()}
     for series, rows in reversed(groups.items()):
-        parts.append(draw_series(sorted(rows, key=lambda row: row[size]), numbers[series], across, up, metric, size))
+        parts.append(draw_series(rows, numbers[series], across, up, metric, size))
     marks = [(across.place(row[size]), up.place(row[metric])) for row in points]
-    return wrap([*parts, *label_marks(points, marks, numbers)], bottom + 40)
+    lines = [[(across.place(row[size]), up.place(row[metric])) for row in rows] for rows in groups.values()]
+    return wrap([*parts, *label_marks(points, marks, numbers, lines)], bottom + 40)
 
 
 def draw_series(rows: Sequence[Row], number: int, across: Axis, up: Axis, metric: str, size: str) -> str:
@@ -68,9 +73,12 @@ def draw_series(rows: Sequence[Row], number: int, across: Axis, up: Axis, metric
     return "".join(parts)
 
 
-def label_marks(points: Sequence[Row], marks: Sequence[tuple[float, float]], numbers: Numbers) -> list[str]:
-    """The labels of points, each on the side where it covers the least of other labels and marks."""
+def label_marks(
+    points: Sequence[Row], marks: Sequence[Place], numbers: Numbers, lines: Iterable[Sequence[Place]] = ()
+) -> list[str]:
+    """The labels of points, each on the side where it covers the least of other labels, marks and lines."""
     taken = 4 * [(x - 5, x + 5, y - 5, y + 5) for x, y in marks]  # a mark counts more than a letter
+    taken += [(x - 2, x + 2, y - 2, y + 2) for line in lines for x, y in walk(line)]
     parts = []
     for row, (x, y) in zip(points, marks):
         number, text = numbers[str(row["series"])], str(row.get("label", ""))
@@ -89,6 +97,13 @@ def label_marks(points: Sequence[Row], marks: Sequence[tuple[float, float]], num
     return parts
 
 
+def walk(line: Sequence[Place], pace: float = 5.0) -> Iterator[Place]:
+    """Places along a line, a few units apart."""
+    for (x1, y1), (x2, y2) in pairwise(line):
+        steps = max(1, int(math.hypot(x2 - x1, y2 - y1) / pace))
+        yield from ((x1 + (x2 - x1) * k / steps, y1 + (y2 - y1) * k / steps) for k in range(steps))
+
+
 def overlap(one: Sequence[float], other: Sequence[float]) -> float:
     """The area that two boxes (left, right, top, bottom) share."""
     wide, high = min(one[1], other[1]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[2], other[2])
@@ -98,7 +113,7 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> float:
 def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers, metric: str) -> str:
     """A metric per epoch, whole: a line per series and label, named where it ends; growths as lines down or as dots."""
     groups = by_series(epochs, lambda row: f"{row['series']}\0{row.get('label', row['series'])}")
-    names = [name.partition("\0")[2] for name in groups]
+    names = [cut(name.partition("\0")[2], 22) for name in groups]
     top, bottom, left, right = 14, 284, 54, WIDE - 16 - min(LETTER * max(map(len, names)), 0.36 * WIDE)
     first, last = min(row["epoch"] for row in epochs), max(row["epoch"] for row in epochs)
     values = [row[metric] for row in epochs]
@@ -149,4 +164,4 @@ def widen(values: Sequence[float]) -> tuple[float, float]:
 
 def spell(key: str) -> str:
     """A key in words: "test_accuracy" is Test accuracy, "flops" FLOPs."""
-    return "FLOPs" if key == "flops" else key.replace("_", " ").capitalize()
+    return "FLOPs" if key == "flops" else key.replace("held_out", "held-out").replace("_", " ").capitalize()

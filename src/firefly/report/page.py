@@ -34,19 +34,28 @@ th { font-weight: 600; background: var(--band) }
 th.left, td.left { text-align: left; white-space: normal; min-width: 4rem }
 td.group { padding-top: .8rem; font-weight: 600; border-bottom: 0 }
 table.prose td { white-space: normal; vertical-align: top }
+table.prose td:first-child { overflow-wrap: normal }
 @media (max-width: 40rem) {
   body { padding: 1.4rem .9rem 3rem }
   h1 { font-size: 1.5rem }
   table { font-size: .79rem; width: 100% }
-  th, td { padding: .3rem .14rem; white-space: normal; overflow-wrap: normal }
-  th.left, td.left { overflow-wrap: anywhere; min-width: 2.6rem }
+  th, td { padding: .3rem .14rem .3rem .3rem; white-space: normal; overflow-wrap: normal }
+  th.left, td.left { overflow-wrap: anywhere; min-width: 2.6rem; padding-left: 0 }
+}
+@media print {
+  body { max-width: none; padding: 0; font-size: 11pt }
+  .charts { grid-template-columns: 1fr 1fr }
+  figure, tr, .note { break-inside: avoid }
+  h2, h3, summary { break-after: avoid }
+  details::details-content { content-visibility: visible; block-size: auto }
 }
 """
+FOLD = 40  # rows of growths beyond which each is folded
 
-EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them. At each growth
-every neuron offers to split in two, and every width offers brand-new neurons; all are tried at once in one over-grown
-network, and those with the largest <em>gain</em>, the predicted decrease of the training loss, stay. Where the budget
-counts parameters or FLOPs, those with the largest gain for what they cost.</p>"""
+EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them.{gains}</p>"""
+GAINS = """ At each growth the candidates, neurons that split in two and brand-new ones, are tried at once in one
+over-grown network. Those with the largest <em>gain</em>, the predicted decrease of the training loss, stay; where the
+budget counts parameters or FLOPs, those with the largest gain for what they cost."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -79,7 +88,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """How one network grew: charts, and what each growth added; folded where there are several networks."""
+    """How one network grew: charts, and what each growth added; folded where there are several networks, or much."""
 
     title: str
     pictures: Sequence[Picture]
@@ -100,13 +109,12 @@ def render(
     parts = [f"<h1>{escape(title)}</h1>", *words[:2], show_pictures(pictures), *words[2:]]
     for name, content in tables:
         parts += [f"<h2>{escape(name)}</h2>", content]
+    gains = any(has_gains(growth) for section in sections for growth in section.growths)
     for number, section in enumerate(sections):
         parts += [f"<h2>{escape(section.title)}</h2>", show_pictures(section.pictures)]
-        if section.growths:
-            parts += [EXPLAIN] * (number == 0)
-            parts += [
-                show_growth(place, growth, section.folded) for place, growth in enumerate(section.growths, start=1)
-            ]
+        parts += [EXPLAIN.format(gains=GAINS * gains)] * (number == 0 and bool(section.growths))
+        folded = section.folded or sum(len(growth["widths"]) for growth in section.growths) > FOLD
+        parts += [show_growth(place, growth, folded) for place, growth in enumerate(section.growths, start=1)]
     if settings:
         parts += ["<h2>Settings</h2>", settings]
     return PAGE.format(title=escape(title), style=svg.STYLE + STYLE, body="\n".join(parts))
@@ -142,7 +150,7 @@ def show_points(points: Sequence[Row], metric: str) -> str:
 def form(value: float, metric: str, error: float | None = None) -> str:
     """A value with its standard error; shares in per cent."""
     if "accuracy" not in metric:
-        return f"{value:.4g}" + (f" ± {error:.2g}" if error else "")
+        return f"{value:#.4g}" + (f" ± {error:.2g}" if error else "")
     return f"{100 * value:.2f}" + (f" ± {100 * error:.2f} %" if error else " %")
 
 
@@ -153,22 +161,21 @@ def show_growth(number: int, growth: Row, folded: bool = False) -> str:
     more = sum(sum(kinds.values()) for kinds in growth["added"].values())
     offered = list(dict.fromkeys(kind for kinds in growth["added"].values() for kind in kinds))
     asleep = sum(not new for _, new in growth["widths"].values())
+    gains = has_gains(growth)
     rows = []
     for name, (old, new) in growth["widths"].items():
         if new:
             kinds = growth["added"].get(name, {})
             gain = sum(growth.get("gains", {}).get(name, {}).values())
             born = [f"+{kinds[kind]:,}" if kinds.get(kind) else "" for kind in offered]
-            rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", f"{gain:.2g}" if kinds else ""])
-    title = f"Growth {number}{when}: {more:,} more neurons, {before:,} → {after:,} parameters"
-    parts = [
-        table(["width", "before", *offered, "after", "gain"], rows),
-        f'<p class="note">{escape(describe_losses(growth))}</p>',
-        *(f'<p class="note">{escape(why)}</p>' for why in describe_choice(growth, more)),
-        *([f'<p class="note">Dormant layers left: {asleep}.</p>'] if asleep else []),
-        *(f'<p class="note">{escape(str(note))}</p>' for note in growth.get("notes", ())),
-    ]
-    inside = "\n".join(parts)
+            told = [f"{gain:.2g}" if kinds else ""] * gains
+            rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", *told])
+    title = f"Growth {number}{when}: {more:,} more neuron{'s' * (more != 1)}, {before:,} → {after:,} parameters"
+    notes = [describe_losses(growth), *describe_choice(growth, more)]
+    notes += [f"Dormant layers left: {asleep}."] if asleep else []
+    notes += [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in map(str, growth.get("notes", ()))]
+    said = (f'<p class="note">{escape(note)}</p>' for note in notes)
+    inside = "\n".join([table(["width", "before", *offered, "after", *["gain"] * gains], rows), *said])
     return f"<details><summary>{title}</summary>\n{inside}\n</details>" if folded else f"<h3>{title}</h3>\n{inside}"
 
 
@@ -176,10 +183,17 @@ def describe_choice(growth: Row, more: int) -> list[str]:
     """How many candidates there were, what all and what the chosen ones promised, and what they cost."""
     if not growth.get("candidates") or "predicted" not in growth or "total_gain" not in growth:
         return []
-    promised = f"{growth['predicted']:.3g} of {growth['total_gain']:.3g}"
     spent = [f"{used:,.0f} of {allowed:,.0f} {what}" for what, (used, allowed) in growth.get("spent", {}).items()]
     budget = f"; the budget: {', '.join(spent)}" if spent else ""
-    return [f"Chosen were {more:,} of {growth['candidates']:,} candidates, with {promised} of the gain{budget}."]
+    promised, all_of_them = growth["predicted"], growth["total_gain"]
+    care = ", since some would raise the loss" if all_of_them < promised else ""
+    gains = f" Their gains add up to {promised:.3g}, those of all candidates to {all_of_them:.3g}{care}."
+    return [f"Chosen were {more:,} of {growth['candidates']:,} candidates{budget}.{gains * has_gains(growth)}"]
+
+
+def has_gains(growth: Row) -> bool:
+    """Whether the method predicted what its candidates bring."""
+    return any(gain for kinds in growth.get("gains", {}).values() for gain in kinds.values())
 
 
 def describe_losses(growth: Row) -> str:
@@ -190,14 +204,20 @@ def describe_losses(growth: Row) -> str:
     if "predicted" in growth:
         text += f" (predicted {growth['loss_before'] - growth['predicted']:.4f})"
     before, after = growth.get("flops", (0, 0))
-    text += f"; FLOPs {shorten(before)} → {shorten(after)}" if before else ""
-    return f"{text}; {sum(growth.get('seconds', {}).values()):.1f} s." if growth.get("seconds") else f"{text}."
+    text += f"; FLOPs {hold(shorten(before))} → {hold(shorten(after))}" if before else ""
+    return f"{text}; {sum(growth.get('seconds', {}).values()):.1f}\u00a0s." if growth.get("seconds") else f"{text}."
+
+
+def hold(text: str) -> str:
+    """On one line: 25.1 k."""
+    return text.replace(" ", "\u00a0")
 
 
 def show_settings(settings: Mapping[str, Any], *others: Mapping[str, Any], names: Sequence[str] = ("value",)) -> str:
-    """What a run was made with, or several, each in a column of its own."""
+    """What a run was made with, or several, each in a column of its own, and first what they differ in."""
     keys = dict.fromkeys(key for one in (settings, *others) for key in one)
     rows = [[key.replace("_", " "), *(one.get(key, "") for one in (settings, *others))] for key in keys]
+    rows.sort(key=lambda row: all(value == row[1] for value in row[1:]))
     return table(["setting", *names], rows, left=2 + len(others)).replace("<table>", '<table class="prose">')
 
 
@@ -207,8 +227,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> 
     def line(cells: Sequence[Any], tag: str) -> str:
         if len(cells) == 1:
             return f'<tr><td class="left group" colspan="{len(head)}">{escape(str(cells[0]))}</td></tr>'
-        parts = ((' class="left"' if n < left else "", escape(str(cell))) for n, cell in enumerate(cells))
-        return "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in parts) + "</tr>"
+        words = "".join(f'<{tag} class="left">{break_name(cell)}</{tag}>' for cell in cells[:left])
+        return f"<tr>{words}{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells[left:])}</tr>"
 
     body = "\n".join(line(row, "td") for row in rows)
     return f'<div class="wide"><table>\n<thead>{line(head, "th")}</thead>\n<tbody>\n{body}\n</tbody></table></div>'
+
+
+def break_name(cell: Any) -> str:
+    """A long name may go on in a new line after a dot."""
+    text = escape(str(cell))
+    return text.replace(".", ".<wbr>") if len(text) > 12 else text

@@ -18,19 +18,25 @@ from firefly.report import draw_growths, draw_sizes, draw_training, page
 from firefly.report.charts import spell
 from firefly.report.palette import number_series
 from firefly.report.svg import shorten
+from firefly.report.widths import track_widths
 
 Row = Mapping[str, Any]
-METRICS = ("test_accuracy", "test_loss", "loss")
+METRICS = ("test_accuracy", "test_loss", "training_loss")
 
 
 def write_runs(path: str | Path, runs: Sequence[Row]) -> Path:
     """Write the page of these runs, all inside one file, and return its path."""
     path = Path(path)
+    runs = [
+        run | {"epochs": [row | {"training_loss": row["loss"]} for row in run["epochs"]]} for run in map(dict, runs)
+    ]
     metric = choose_metric(runs)
     numbers = number_series(str(run["name"]) for run in runs)
     points: list[Row] = [point for run in runs for point in list_points(run, metric, len(runs) > 1)]
     epochs: list[Row] = [row | {"series": run["name"]} for run in runs for row in run["epochs"]]
-    pictures = [*draw_sizes(points, numbers, metric), *draw_training(epochs, [], numbers, metric)]
+    drawn = [metric] if metric == METRICS[-1] or not is_known(runs, METRICS[-1]) else [metric, METRICS[-1]]
+    pictures = draw_sizes(points, numbers, metric)
+    pictures += [picture for one in drawn for picture in draw_training(epochs, [], numbers, one)]
     several = len(runs) > 1
     sections = [
         page.Section(
@@ -45,7 +51,8 @@ def write_runs(path: str | Path, runs: Sequence[Row]) -> Path:
     names = [str(run["name"]) for run in runs] if several else ["value"]
     settings = page.show_settings(*(run["settings"] for run in runs), names=names)
     title = f"{len(runs)} networks that grew" if several else f"{runs[0]['name']}: a network that grew"
-    tables = [("The runs" if several else "The network", show_runs(runs, metric))]
+    tables = [("The runs", show_runs(runs, metric))] if several else [("The network", show_sizes(runs[0], metric))]
+    tables += [("Neurons at the end", show_widths(runs))] if several and any(run["growths"] for run in runs) else []
     content = page.render(title, tell(runs, metric), pictures, tables, sections, settings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,17 +65,25 @@ def write_runs(path: str | Path, runs: Sequence[Row]) -> Path:
 
 def choose_metric(runs: Sequence[Row]) -> str:
     """The best that all epochs of all runs have, as a number that can be drawn."""
-    rows = [row for run in runs for row in run["epochs"]]
     for metric in METRICS:
-        if all(row.get(metric) is not None and math.isfinite(row[metric]) for row in rows):
+        if is_known(runs, metric):
             return metric
     raise FireflyError("the runs have no number in common that can be drawn: an accuracy, or a loss that is finite")
 
 
+def is_known(runs: Sequence[Row], metric: str) -> bool:
+    values = [row.get(metric) for run in runs for row in run["epochs"]]
+    return all(value is not None and math.isfinite(value) for value in values)
+
+
+def list_sizes(run: Row) -> list[Row]:
+    """The epochs of which the page tells: a network of each size, as it was before it grew, and at the end."""
+    return [row for row in run["epochs"] if row.get("grown") or row is run["epochs"][-1]]
+
+
 def list_points(run: Row, metric: str, several: bool) -> list[dict[str, Any]]:
-    """A network of each size: as it was before it grew, and at the end."""
-    rows = run["epochs"]
-    kept = [row for row in rows if row.get("grown") or row is rows[-1]]
+    """A point for each size."""
+    kept = list_sizes(run)
     known = all(row.get("flops") for row in kept)
     points: list[dict[str, Any]] = []
     apart = 1 + len(kept) // 6  # labels that would cover each other
@@ -87,8 +102,8 @@ def tell(runs: Sequence[Row], metric: str) -> str:
         first, last, grown = run["epochs"][0], run["epochs"][-1], len(run["growths"])
         size = f"from {first['parameters']:,} to {last['parameters']:,} parameters"
         times = f"{grown} time{'s' * (grown != 1)}"
-        result = f"{metric.replace('_', ' ')} {page.form(last[metric], metric)} after epoch {last['epoch']}"
-        said.append(f"{run['name']} grew {times}, {size}: {result}.")
+        result = f"{metric.replace('_', ' ')} {page.hold(page.form(last[metric], metric))} after epoch {last['epoch']}"
+        said.append(f"{run['name']} grew {times}, {size}: {result}, in {format_time(count_seconds(run))}.")
     care = "A point is a network as it was just before it grew, or at the end: smaller ones have learnt for less time, "
     care += "so the line of a run says how it went, not what a network of that size could do."
     return f"{' '.join(said)}\n\n{care}"
@@ -101,9 +116,34 @@ def show_runs(runs: Sequence[Row], metric: str) -> str:
     rows = []
     for run in runs:
         last = run["epochs"][-1]
-        seconds = sum(row["seconds"] for row in run["epochs"])
-        seconds += sum(sum(growth.get("seconds", {}).values()) for growth in run["growths"])
         cells = [run["name"], f"{last['parameters']:,}"]
         cells += [shorten(last["flops"]) if last.get("flops") else ""] * flops
-        rows.append([*cells, page.form(last[metric], metric), format_time(seconds)])
+        rows.append([*cells, page.form(last[metric], metric), format_time(count_seconds(run))])
     return page.table(head, rows)
+
+
+def count_seconds(run: Row) -> float:
+    """Of training and growth."""
+    growing = sum(sum(growth.get("seconds", {}).values()) for growth in run["growths"])
+    return float(sum(row["seconds"] for row in run["epochs"]) + growing)
+
+
+def show_sizes(run: Row, metric: str) -> str:
+    """A line per size of one network."""
+    kept = list_sizes(run)
+    flops = any(row.get("flops") for row in kept)
+    told = dict.fromkeys([metric, METRICS[-1]])
+    head = ["after epoch", "parameters", *["FLOPs"] * flops, *(spell(key).lower() for key in told)]
+    rows = []
+    for row in kept:
+        cells = [row["epoch"], f"{row['parameters']:,}", *[shorten(row["flops"]) if row.get("flops") else ""] * flops]
+        rows.append([*cells, *(page.form(row[key], key) for key in told)])
+    return page.table(head, rows)
+
+
+def show_widths(runs: Sequence[Row]) -> str:
+    """How many neurons each width has in each run."""
+    sizes = [{name: counts[-1] for name, counts in track_widths(run["growths"]).items()} for run in runs]
+    names = dict.fromkeys(name for one in sizes for name in one)
+    rows = [[name, *(f"{one[name]:,}" if name in one else "" for one in sizes)] for name in names]
+    return page.table(["width", *(run["name"] for run in runs)], rows)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from firefly.report.palette import FRONT, FRONT_ON_DARK, ON_DARK, OTHERS
 
 WIDE = 420  # of every chart, in its own units: about pixels
-LETTER = 6.7  # mean width of a letter
+LETTER = 7.2  # mean width of a letter, in a wide font
 
 LIGHT = "; ".join(f"--s{number}: {colour}" for number, colour in enumerate((FRONT, *OTHERS)))
 DARK = "; ".join(f"--s{number}: {colour}" for number, colour in enumerate((FRONT_ON_DARK, *ON_DARK)))
@@ -73,10 +73,13 @@ def tick(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def tick_log(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between two numbers, or the powers alone where those are many."""
+    """The powers of ten between two numbers; where those are few, 1, 2 and 5 times them, or even more."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    parts = (1, 2, 5) if high / low < 300 else (1,)
-    return [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
+    for parts in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)):
+        found = [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
+        if len(found) >= 4:
+            return found
+    return tick(low, high, 4)
 
 
 def tick_error(low: float, high: float) -> list[float]:
@@ -114,6 +117,15 @@ def spread(values: Sequence[float], gap: float) -> list[float]:
         if not moved:
             break
     return places
+
+
+def cut(name: str, most: int = 20) -> str:
+    """The end of a long name, which tells layers apart; from where a part of it begins, if one does."""
+    if len(name) <= most:
+        return name
+    tail = name[1 - most :]
+    parts = [k for k in range(most // 2) if name[-len(tail) + k - 1] in "._/"]
+    return f"…{tail[parts[0] :] if parts else tail}"
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

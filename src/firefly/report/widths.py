@@ -13,6 +13,7 @@ from firefly.report.svg import (
     LETTER,
     WIDE,
     Axis,
+    cut,
     draw_area,
     draw_bar,
     draw_line,
@@ -186,8 +187,3 @@ def list_kinds(history: Sequence[Row]) -> list[str]:
 def leave_room(names: Iterable[str]) -> float:
     """Room for names on the left."""
     return 12 + LETTER * max((len(cut(name)) for name in ["growth", *names]), default=0)
-
-
-def cut(name: str, most: int = 20) -> str:
-    """The end of a long name, which tells layers apart."""
-    return name if len(name) <= most else f"…{name[1 - most :]}"
