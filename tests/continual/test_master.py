@@ -247,15 +247,26 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"recipe": 3}, "recipe is a int"),
     ({"neighborhood": [firefly.Split()]}, "'split' would change neurons of older tasks"),
     ({"example": 1}, "example cannot be given"),
+    ({"stps": 3}, "stps cannot be given here; of a growth steps, lr"),
+    ({"steps": 0}, "steps=0"),
+    ({"method": "fireflies"}, "method='fireflies'"),
+    ({"budget": 5}, "budget=5"),
+    ({"seed": "a"}, "seed='a'"),
+    ({"train": small(torch.arange(32) % 2)}, "no image of train is of class 2"),
+    ({"train": (torch.randn(32, 3, 9, 9), torch.arange(32) % 3)}, r"cannot take images of train, .*\(3, 9, 9\)"),
+    ({"valid": (torch.randn(6, 1, 6), torch.arange(6) % 3)}, r"cannot take images of valid, .*\(1, 6\)"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "why"), REFUSED, ids=[why for _, why in REFUSED])
-def test_what_is_refused(master: Master, wrong: dict[str, Any], why: str) -> None:
+def test_what_is_refused_before_anything_is_trained(
+    master: Master, wrong: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = {"name": "x", "train": small(torch.arange(32) % 3), "classes": 3, "recipe": RECIPE, **wrong}
+    monkeypatch.setattr(learning, "fit", lambda *_, **__: pytest.fail("it was trained before it was refused"))
     with pytest.raises(FireflyError, match=why):
         master.learn(given.pop("name"), given.pop("train"), **given)
-    assert list(master.tasks) == ["task 0", "task 1"]
+    assert list(master) == ["task 0", "task 1"]
 
 
 def test_unknown_tasks_and_networks_that_do_not_fit() -> None:

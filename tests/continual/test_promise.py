@@ -104,33 +104,33 @@ def test_the_network_of_a_task_is_plain_and_a_copy(learnt: dict[str, Learnt]) ->
 # ---- kill -9 ---------------------------------------------------------------------------------------------------------
 
 
-def learn_in_child(folder: Path, tasks: int) -> int:
+def learn_in_child(name: str, folder: Path, tasks: int) -> int:
     """A process that learns what is left of the tasks, and then ends."""
     child = os.fork()
     if child:
         return child
     try:
-        master = Master(NETS["mlp"], EXAMPLE, folder)
+        master = Master(NETS[name], EXAMPLE, folder)
         for number in range(len(master), tasks):
-            learn_task(master, number, PICKS[number])
+            learn_task(master, number, PICKS[number % len(PICKS)])
     finally:
         os._exit(0)
 
 
-def kill_and_go_on(folder: Path, tasks: int, kills: int, longest: float) -> list[str]:
+def kill_and_go_on(name: str, folder: Path, tasks: int, kills: int, longest: float) -> list[str]:
     """Kill the learning at random moments, then let it end with one task more; what is in the folder then.
 
     Whoever is killed when all is written leaves a lock and a desk, which the next task clears away.
     """
     moments, seen = random.Random(0), []
     for _ in range(kills):
-        child = learn_in_child(folder, tasks)
+        child = learn_in_child(name, folder, tasks)
         time.sleep(moments.uniform(0, longest))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         seen.append(hash_files(folder) if folder.exists() else {})
     assert sum(any(path.startswith("learning") for path in before) for before in seen) >= kills // 4
-    os.waitpid(learn_in_child(folder, tasks + 1), 0)
+    os.waitpid(learn_in_child(name, folder, tasks + 1), 0)
     last = hash_files(folder)
     for before in seen:
         kept = {path: value for path, value in before.items() if path.startswith("task-")}
@@ -138,14 +138,17 @@ def kill_and_go_on(folder: Path, tasks: int, kills: int, longest: float) -> list
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize(("tasks", "kills"), [(2, 3), pytest.param(4, 20, marks=pytest.mark.slow)])
-def test_a_learning_that_is_killed_ends_as_if_it_was_not(tmp_path: Path, tasks: int, kills: int) -> None:
-    Master(NETS["mlp"], EXAMPLE)  # whatever a first trace imports, the children then have
+SLOW = [pytest.param(name, 6, 20, marks=pytest.mark.slow) for name in NETS]
+
+
+@pytest.mark.parametrize(("name", "tasks", "kills"), [("mlp", 2, 3), *SLOW])
+def test_a_learning_that_is_killed_ends_as_if_it_was_not(name: str, tasks: int, kills: int, tmp_path: Path) -> None:
+    Master(NETS[name], EXAMPLE)  # whatever a first trace imports, the children then have
     start = time.perf_counter()
-    os.waitpid(learn_in_child(tmp_path / "straight", tasks + 1), 0)
+    os.waitpid(learn_in_child(name, tmp_path / "straight", tasks + 1), 0)
     longest = time.perf_counter() - start
-    names = kill_and_go_on(tmp_path / "killed", tasks, kills, 3 * longest / kills)
-    assert names == ["master.json", *(f"task-00{k}" for k in range(1, tasks + 2))]
-    straight, killed = (Master(NETS["mlp"], EXAMPLE, tmp_path / name) for name in ("straight", "killed"))
-    for name in straight.tasks:
-        assert hash_logits(killed.network(name)) == hash_logits(straight.network(name))
+    files = kill_and_go_on(name, tmp_path / "killed", tasks, kills, 3 * longest / kills)
+    assert files == ["master.json", *(f"task-00{k}" for k in range(1, tasks + 2))]
+    straight, killed = (Master(NETS[name], EXAMPLE, tmp_path / folder) for folder in ("straight", "killed"))
+    for task in straight:
+        assert hash_logits(killed.network(task)) == hash_logits(straight.network(task))

@@ -149,8 +149,23 @@ def test_what_the_strategy_trains_is_what_the_optimiser_holds() -> None:
     assert [id(one) for one in strategy.optimized_param_id.values()] == [id(p) for p in strategy.model.parameters()]
 
 
+def test_a_training_that_was_interrupted_begins_anew() -> None:
+    master, stream = Master(make, EXAMPLE), [draw(0, 3), draw(1, 2)]
+    strategy = Strategy(FireflyPlugin(master, **HOW), make(2))
+    strategy.train(stream[0])
+    train_epoch, strategy.train_epoch = strategy.train_epoch, lambda: pytest.fail("stop")  # type: ignore[method-assign]
+    with pytest.raises(pytest.fail.Exception):
+        strategy.train(stream[1])
+    strategy.train_epoch = train_epoch  # type: ignore[method-assign]
+    strategy.train(stream[1])
+    assert list(master) == ["task 0", "task 1"]
+    assert not strategy.optimizer._optimizer_step_post_hooks  # none holds what was given up
+
+
 def test_what_is_refused() -> None:
     master = Master(make, EXAMPLE)
+    with pytest.raises(FireflyError, match="budgt cannot be given"):
+        FireflyPlugin(master, budgt=firefly.Neurons(3))
     with pytest.raises(FireflyError, match="pick='mask'"):
         FireflyPlugin(master, pick="mask")
     with pytest.raises(FireflyError, match="example cannot be given"):

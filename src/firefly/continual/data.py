@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from firefly.errors import FireflyError
-from firefly.training.resident import split
+from firefly.errors import FireflyError, first_line
+from firefly.surgery.swap import switched
+from firefly.training.resident import finish, split, upload
 
 Data = Any  # an object with images and labels, and perhaps mean and std
 HELD_OUT = 0.1
@@ -18,6 +20,12 @@ HELD_OUT = 0.1
 def hold_out(name: str, train: Any, valid: Any, classes: int, seed: int) -> tuple[Data, Data]:
     """The images to train on, and others; a tenth of the former if the user gives none."""
     train = check_data(name, "train", train, classes)
+    absent = sorted({*range(classes)} - {*train.labels.unique().tolist()})
+    if absent:
+        raise FireflyError(
+            f"task {name!r}: no image of train is of class {absent[0]}: number the classes of each task from 0, "
+            f"and give as many classes= as there are, not {classes}"
+        )
     if valid is not None:
         return train, check_data(name, "valid", valid, classes)
     count = max(1, round(HELD_OUT * len(train.labels)))
@@ -43,6 +51,23 @@ def check_data(name: str, part: str, data: Any, classes: int) -> Data:
     normal = () if isinstance(data, (tuple, list)) else ("mean", "std")
     known = {key: getattr(data, key) for key in normal if hasattr(data, key)}
     return SimpleNamespace(images=images, labels=labels.long(), **known)
+
+
+@torch.no_grad()
+def try_images(name: str, parts: Iterable[Data], model: nn.Module) -> None:
+    """Refuse images that the network cannot take, before anything is trained."""
+    place = next(model.parameters()).device
+    for part, data in zip(("train", "valid"), parts):
+        few = upload(subset(data, torch.arange(min(2, len(data.labels)))), place)
+        try:
+            with switched(model.modules(), False):
+                model(finish(few, few.images))
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            what = f"{tuple(data.images.shape[1:])} and type {data.images.dtype}"
+            raise FireflyError(
+                f"task {name!r}: the network cannot take images of {part}, each of shape {what} "
+                f"({first_line(error)}): give images like the example, or another make"
+            ) from error
 
 
 def subset(data: Data, numbers: Tensor) -> Data:

@@ -18,7 +18,6 @@ from firefly.continual.lesson import Lesson, Pupil
 from firefly.continual.lock import put_back
 from firefly.continual.ownership import Lists, find_places
 from firefly.descent import grow
-from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import Kind, New, Split, Unlock, read_neighborhood
 from firefly.stages.capturing import capturing
@@ -73,12 +72,8 @@ def list_kinds(master: Master, lesson: Lesson, pupil: Pupil) -> list[Kind]:
     any_locked = any(bool(one.any()) for one in locked.values())
     if lesson.neighborhood is None:
         return [Unlock(locked=locked) if any_locked else Split(), New(CANDIDATES)]
+    lesson.check_kinds(any_locked)
     kinds = read_neighborhood(lesson.neighborhood)
-    moves = [kind for kind in kinds if kind.becomes and not isinstance(kind, Unlock)]
-    if any_locked and moves:
-        raise FireflyError(
-            f"task {lesson.name!r}: {moves[0].name!r} would change neurons of older tasks: use Unlock(...) and New(...)"
-        )
     return [replace(kind, locked=locked) if isinstance(kind, Unlock) else kind for kind in kinds]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firefly.continual.blueprint import list_tensors
-from firefly.continual.data import Data, hold_out
+from firefly.continual.data import Data, hold_out, try_images
 from firefly.continual.desk import Desk, at_desk
 from firefly.continual.growing import grow_round, keep_only
 from firefly.continual.lesson import Lesson, Pupil
@@ -34,7 +34,9 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
         raise FireflyError(
             f"task {lesson.name!r} was learnt already, and stays as it is: give the new one another name"
         )
+    lesson.check_kinds(bool(len(master)) and read_pick(lesson.pick).how != "none")
     train, valid = hold_out(lesson.name, train, valid, lesson.classes, lesson.seed)
+    try_images(lesson.name, (train, valid), master.blueprint.build(lesson.classes))
     with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), len(master)) as desk:
         pupil = resume(master, lesson, desk) or begin(master, lesson, train, desk)
         while True:

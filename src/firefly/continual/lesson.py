@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -11,10 +12,14 @@ from torch import nn
 from firefly.continual.ownership import Lists
 from firefly.continual.picking import Pick, read_pick
 from firefly.continual.until import Until, read_until
+from firefly.descent import grow
 from firefly.errors import FireflyError
-from firefly.neighborhood.kinds import Kind, read_neighborhood
+from firefly.method import check_options, find_method
+from firefly.neighborhood.kinds import Kind, Unlock, read_neighborhood
 from firefly.stages.budget import Budget
 from firefly.training.recipe import Recipe, is_whole, tell
+
+OPTIONS = ("steps", "lr", "evaluate_on", "rank", "path", "method")  # of a growth, which are handed on
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,27 @@ class Lesson:
         for recipe in (self.recipe, self.first or self.recipe):
             if not isinstance(recipe, Recipe):
                 raise FireflyError(f"recipe is a {type(recipe).__name__}: give a firefly.training.Recipe")
-        for word in ("example", "optimizer", "also", "anatomy", "preview", "widths", "bystanders", "held"):
-            if word in self.growing:
-                raise FireflyError(f"task {self.name!r}: {word} cannot be given here, as the master knows it")
+        for word in self.growing:
+            if word not in OPTIONS:
+                raise FireflyError(
+                    f"task {self.name!r}: {word} cannot be given here; of a growth {', '.join(OPTIONS)} can"
+                )
+        how = {word: signature(grow).parameters[word].default for word in OPTIONS} | dict(self.growing)
+        find_method(how.pop("method"))
+        check_options(budget=self.budget, seed=self.seed, **how)
         read_until(self.until), read_pick(self.pick)
+        if self.neighborhood is not None:
+            read_neighborhood(self.neighborhood)
+
+    def check_kinds(self, locked: bool) -> None:
+        """Refuse to move what older tasks own, if there is any."""
+        kinds = [] if self.neighborhood is None or not locked else read_neighborhood(self.neighborhood)
+        moves = [kind for kind in kinds if kind.becomes and not isinstance(kind, Unlock)]
+        if moves and self.most:
+            raise FireflyError(
+                f"task {self.name!r}: {moves[0].name!r} would change neurons of older tasks: "
+                "use Unlock(...) and New(...)"
+            )
 
     @property
     def most(self) -> int:

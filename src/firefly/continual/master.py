@@ -12,7 +12,7 @@ hence the same answers, bit for bit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,10 @@ class Master:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of the tasks, in the order in which they were learnt."""
+        return iter(self.tasks)
+
     def __contains__(self, name: object) -> bool:
         return name in self.tasks
 
@@ -105,7 +109,7 @@ class Master:
             until: do not grow on when the held-out accuracy is reached, or as `Until(...)` says.
             listen: whether locked neurons may listen to brand-new ones, by entries that belong to the new task.
             seed: of first weights, masks and growths.
-            growing: further options of `firefly.grow`: steps, lr, rank, method ...
+            growing: further options of `firefly.grow`: steps, lr, evaluate_on, rank, path, method.
 
         Returns:
             The task, as it will be for ever.

@@ -89,6 +89,8 @@ class FireflyPlugin(SupervisedPlugin):
                 "make the benchmark with return_task_id=True"
             )
         self.lesson = self._prepare(name, classes)
+        if self.pupil is not None:  # of a training that was interrupted
+            self.handle.remove()
         self.pupil = Pupil(*self._begin(classes, self.how["pick"]))
         self._install(strategy)
 
