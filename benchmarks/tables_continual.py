@@ -12,6 +12,8 @@ METHODS = {
     "firefly-unlock": "Firefly, unlocking only",
     "firefly-deaf": "Firefly, new neurons that locked ones cannot hear",
     "firefly-mask": "Firefly, picked by mask",
+    "firefly-all": "Firefly, all picked",
+    "firefly-none": "Firefly, none picked",
     "uniform": "Firefly, the same in every layer",
     "random": "Firefly, candidates chosen at random",
     "individual": "a network per task",
@@ -74,7 +76,7 @@ def tabulate_trials(name: str, widths: str, count: str) -> str:
         groups.setdefault(f"{row['method']} {', '.join(words)}", []).append(row)
     lines = []
     for mine in groups.values():
-        last = next((row for row in mine if row["step"] == tasks - 1), None)
+        last = next((row for row in reversed(mine) if row["step"] == tasks - 1), None)
         if last is not None:
             config = last["config"]
             usual = {key: most_common(row["config"].get(key) for row in rows) for key in changed}

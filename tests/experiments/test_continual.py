@@ -1,6 +1,7 @@
 """The experiments of continual learning: tasks part the data, all methods run, no row is measured twice."""
 
 import json
+import shutil
 from argparse import ArgumentParser
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +19,7 @@ from firefly.experiments.continual_class import Class
 from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
 from firefly.experiments.continual_methods import METHODS, SIZED
 from firefly.experiments.continual_rivals import Penalty, measure_fisher
+from firefly.experiments.continual_table import group
 from firefly.experiments.rows import read_rows
 from firefly.vision.data import Images
 
@@ -153,6 +155,23 @@ def test_what_was_stopped_goes_on_with_the_same_rows(tmp_path: Path, monkeypatch
     assert timeless[0] == timeless[1] and len(written) == 15
 
 
+def test_a_run_that_lost_its_folder_begins_anew_and_its_rows_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS["quick"], None, TINY)
+    run(tmp_path, "--methods", "individual")
+    path = tmp_path / "results.jsonl"
+    rows = read_rows(path)
+    stale = [row | {"accuracies": dict.fromkeys(row["accuracies"], 0.1)} for row in rows[:2]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in stale))
+    shutil.rmtree(next(tmp_path.glob("individual-*")))
+    run(tmp_path, "--methods", "individual")
+    assert len(read_rows(path)) == 7
+    timeless = [[row | {"train_seconds": 0} for row in found] for found in (rows, continual.read_own(path, TINY))]
+    assert timeless[0] == timeless[1]
+    assert [len(found) for found in group(read_rows(path))["a network per task"].values()] == [1] * 5
+
+
 def test_a_penalty_of_several_tasks_is_the_sum_of_theirs() -> None:
     torch.manual_seed(0)
     model, penalty, far = nn.Linear(3, 2), Penalty({}, {}), []
@@ -186,6 +205,11 @@ def test_fisher_is_the_mean_square_of_gradients(tmp_path: Path) -> None:
         (["--split", "superclass"], "--ways 20"),
         (["--set", "colour=red"], "KEY=VALUE"),
         (["--budgets", "0"], "--budgets 0"),
+        (["--seeds", "0", "-1"], "--seeds 0 -1: give whole numbers"),
+        (["--set", "ways=6"], "ways=6: digits is parted"),
+        (["--set", "ways=0"], "ways=0"),
+        (["--set", "own=wide"], "own='wide': use 'full'"),
+        (["--set", "split=odd"], "split='odd'"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, words: list[str], why: str) -> None:

@@ -11,7 +11,8 @@
 
 Every method has the same recipe, epochs, tasks and order, and a head and norms of its own for each task. Those of equal
 size are as large as Firefly's network is after the last task, so run `firefly` first. Each row is one method after one
-task: the accuracy of every task seen so far. The same command goes on where it was stopped.
+task: the accuracy of every task seen so far. The same command goes on where it was stopped. Where the folder of what
+was under way is lost, it begins that method anew, and the later rows count.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from firefly.experiments.continual_class import Class
 from firefly.experiments.continual_course import Course, list_parts
 from firefly.experiments.continual_figure import plot
 from firefly.experiments.continual_methods import METHODS, SIZED
-from firefly.experiments.continual_table import table
+from firefly.experiments.continual_table import keep_last, table
 from firefly.experiments.rows import Row, append, hardware
 from firefly.training.recipe import find_device
 
@@ -99,7 +100,7 @@ class Continual:
         courses, name = list_courses(args), "continual" if args.ways is None else f"continual-{args.ways}"
         folder = args.runs or Path("runs") / name
         path = args.out or folder / "results.jsonl"
-        deadline = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+        deadline = time.monotonic() + 60 * args.minutes if args.minutes is not None else float("inf")
         finished = all(
             measure(name, course, method, seed, args, folder, path, deadline)
             for course in courses
@@ -139,6 +140,8 @@ def list_courses(args: Namespace) -> list[Course]:
     sizes: list[Any] = [{key: one} for one in args.budgets or [getattr(course, key)]]
     if any(value < 1 for size in sizes for value in size.values()):
         raise FireflyError(f"--budgets {' '.join(map(str, args.budgets))}: give whole numbers from 1 up")
+    if any(seed < 0 for seed in args.seeds):
+        raise FireflyError(f"--seeds {' '.join(map(str, args.seeds))}: give whole numbers from 0 up")
     return [replace(course, rotate=turn % course.ways, **size) for turn in args.rotate for size in sizes]
 
 
@@ -148,6 +151,7 @@ def measure(
     """The rows of one method and split that the file does not hold yet; False if time ran out."""
     rows = read_own(path, course)
     done = [row for row in rows if (row["method"], row["seed"]) == (method, seed)]
+    known = {row["step"]: row["accuracies"] for row in done}
     if any(row["final"] for row in done):
         return True
     if time.monotonic() > deadline:
@@ -160,7 +164,7 @@ def measure(
     for seen, parameters, more in METHODS[method](room):
         scores.append(seen)
         step = len(seen) - 1
-        if all(row["step"] != step for row in done):
+        if known.get(step) != seen:  # it is new, or the folder of the run that measured it is lost
             told = {"experiment": name, "method": method, "dataset": course.dataset, "seed": seed, "step": step}
             told |= {"final": len(seen) == course.ways, "ways": course.ways, "parameters": parameters}
             told |= {"test_accuracy": metrics.mean_seen(scores)[-1], "forgotten": metrics.count_forgotten(scores)}
@@ -199,7 +203,7 @@ def plain(course: Course) -> Row:
 def read_own(path: Path, course: Course) -> list[Row]:
     """The rows of this setting."""
     usual = plain(Course())
-    return [row for row in options.read_rows(path) if usual | row["config"] == plain(course)]
+    return keep_last([row for row in options.read_rows(path) if usual | row["config"] == plain(course)])
 
 
 CONTINUAL, CONTINUAL_10, CONTINUAL_20 = Continual(), Continual(10), Continual(20)

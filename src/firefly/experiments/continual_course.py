@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.continual.data import hold_out
+from firefly.errors import FireflyError
 from firefly.experiments.rows import count
 from firefly.training import Recipe
 from firefly.vision import data, digits
@@ -59,6 +60,14 @@ class Course:
     own: str = "full"  # channels of a network per task that is as large as one likes: the usual ones, or "64"
     images: int | None = None  # only so many training images a task
     held_out: bool = False  # measured on training images set apart, not on the test set
+
+    def __post_init__(self) -> None:
+        if self.ways < 1 or self.classes < 2:
+            raise FireflyError(f"ways={self.ways}: {self.dataset} is parted into tasks of two classes or more")
+        if self.split not in ("random", "superclass"):
+            raise FireflyError(f"split={self.split!r}: use 'random' or 'superclass'")
+        if self.own != "full" and not (self.own.isdecimal() and int(self.own)):
+            raise FireflyError(f"own={self.own!r}: use 'full', or channels such as 64")
 
     @property
     def classes(self) -> int:

@@ -35,12 +35,17 @@ HEADS = (
 def group(rows: Iterable[Row]) -> Lines:
     """By method, and what is special of its setting, Firefly first; rotated orders stand in a table of their own."""
     order = {method: number for number, method in enumerate(LABELS)}
-    rows = sorted(map(complete, rows), key=lambda row: order.get(row["method"], len(order)))
+    rows = sorted(keep_last(map(complete, rows)), key=lambda row: order.get(row["method"], len(order)))
     rows = [row for row in rows if not row["config"]["rotate"]] or rows
     found: Lines = {}
     for name, row in zip(name_lines(rows), rows):
         found.setdefault(name, {}).setdefault(row["step"] + 1, []).append(row)
     return {name: dict(sorted(steps.items())) for name, steps in found.items()}
+
+
+def keep_last(rows: Iterable[Row]) -> list[Row]:
+    """Of what was measured twice, as by a run that lost its folder and began anew, the later."""
+    return list({(row["method"], find_split(row)): row for row in rows}.values())
 
 
 def complete(row: Row) -> Row:
@@ -66,6 +71,7 @@ def table(rows: list[Row]) -> str:
     """A line per method, at the last task that all of its splits have seen; then early tasks against late ones."""
     if not rows:
         return "nothing measured yet"
+    rows = keep_last(map(complete, rows))
     named, alone = group(rows), find_alone(rows)
     ours = {find_split(row): row for row in map(complete, rows) if row["method"] == "firefly"}
     wide = max(32, *(len(name) + 2 for name in named))
