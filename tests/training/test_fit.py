@@ -137,6 +137,19 @@ def test_grows_trains_on_and_resumes_exactly(tmp_path: Path, calls: int) -> None
     assert same(straight, resumed) and timeless(history) == timeless(expected) and len(grower.history) == 2
 
 
+def test_whoever_is_killed_in_a_growth_loses_the_growth_alone(tmp_path: Path) -> None:
+    straight, broken, resumed = make_net(dropout=0.0), make_net(dropout=0.0), make_net(seed=99, dropout=0.0)
+    _, expected = train(straight, epochs=5, grower=make_grower(straight))
+    grower = make_grower(broken)
+    grower.grow = lambda *args, **kwargs: (_ for _ in ()).throw(MemoryError)  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
+        train(broken, epochs=5, grower=grower, checkpoint=tmp_path)
+    kept = json.loads((tmp_path / "fit.json").read_text())
+    assert len(kept["history"]["epochs"]) == 2 and kept["due"]
+    _, history = train(resumed, epochs=5, grower=make_grower(resumed), checkpoint=tmp_path)
+    assert same(straight, resumed) and timeless(history) == timeless(expected)
+
+
 def test_momentum_follows_growth() -> None:
     model = make_net(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

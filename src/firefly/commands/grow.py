@@ -203,7 +203,7 @@ def follow(work: Work, args: Namespace, told: dict[str, Any]) -> None:
         introduce(args, work, history)
         note = (lambda now: None) if book is None else book.tell
         try:
-            history = train(work, history, lambda now: save_run(lock, work.trained(), now, told, True), note, line)
+            history = train(work, history, lambda now: save_run(lock, work.trained(), now, told, "nothing"), note, line)
         except KeyboardInterrupt:
             print(f"\nstopped; the same line goes on from the last epoch kept in {args.out}", file=sys.stderr)
             raise

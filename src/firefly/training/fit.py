@@ -33,7 +33,7 @@ from firefly.training.lock import Lock, hold
 from firefly.training.optimizer import check_optimizer, copy_state, make_optimizer, restore_state, tell_groups
 from firefly.training.recipe import Recipe, read_recipe, settle
 from firefly.training.resident import Batches, Resident, draw, mix, upload
-from firefly.training.resume import Json, Trained, load_run, save_run
+from firefly.training.resume import Json, Pending, Trained, load_run, save_run
 from firefly.training.score import evaluate
 
 EachEpoch = Callable[[int, History, nn.Module], Any]
@@ -96,7 +96,7 @@ def fit(
     told = recipe.to_dict() | {"images": len(resident), "optimizer": tell_groups(trained.optimizer)}
     with ExitStack() as stack:
         lock = None if checkpoint is None else stack.enter_context(hold(checkpoint))
-        history, asked = (History(), True) if lock is None else load_run(lock, told, trained)
+        history, pending = (History(), "nothing") if lock is None else load_run(lock, told, trained)
         begin([model, *([] if average is None else [average])], {"fit": told | {"device": place.type}})
         engine = Engine(model, resident, trained.optimizer, recipe, average)
         stack.callback(engine.release)
@@ -105,7 +105,7 @@ def fit(
         stack.enter_context(torch.random.fork_rng([place] if place.type == "cuda" else []))
         tables = lru_cache(maxsize=4)(lambda data, epoch: take_part(draw(data, recipe.batch, recipe.seed, epoch)))
         job = Job(recipe, trained, engine, held, grow_on, each_epoch, lock, told, line, tables)
-        return replace(run(job, history, asked), average=average)
+        return replace(run(job, history, pending), average=average)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,14 +124,17 @@ class Job:
     draw: Callable[[Resident, int], Tensor]  # the batches of an epoch; the last few are remembered
 
 
-def run(job: Job, history: History, asked: bool) -> History:
-    """Epoch after epoch, from where the history ends. Saving may take a twentieth of the time."""
+def run(job: Job, history: History, pending: Pending) -> History:
+    """Epoch after epoch, from where the history ends. Saving may take a twentieth of the time.
+
+    Before a growth the epoch is kept: whoever is stopped in a growth loses that growth and no more.
+    """
     saved, cost = time.perf_counter(), 0.0
     over = is_over(job, history)
-    if not over and not asked:  # it was told to stop before it could grow
+    if not over and pending != "nothing":  # it was stopped before it had grown
         job.engine.prepare()
-        with kept_on_interrupt(job, history, asked=False):
-            history = grow_if_due(job, history)
+        if pending == "growth" or is_due(job, history):
+            history = grow(job, history)
         save(job, history)
     while not over:
         job.engine.prepare()
@@ -141,11 +144,14 @@ def run(job: Job, history: History, asked: bool) -> History:
                 break
             longer = history.add(train_epoch(job, len(history)))
             over = is_over(job, longer)
-            history = longer if over else grow_if_due(job, longer)
+            due = not over and is_due(job, longer)
+            if due:
+                save(job, longer, "growth")
+        history = grow(job, longer) if due else longer
         job.line.show_epoch(history[-1], history.accuracy, over)
-        if over or history[-1].grown or time.perf_counter() - saved >= 20 * cost:
+        if over or due or time.perf_counter() - saved >= 20 * cost:
             start = time.perf_counter()
-            save(job, history, asked=not over)
+            save(job, history, "question" if over else "nothing")
             saved = time.perf_counter()
             cost = saved - start
     return history
@@ -174,15 +180,21 @@ def train_epoch(job: Job, epoch: int) -> Epoch:
     return row
 
 
-def grow_if_due(job: Job, history: History) -> History:
-    """Ask the grower after an epoch, and let it grow; the history says whether it did."""
+def is_due(job: Job, history: History) -> bool:
+    """Ask the grower after an epoch."""
+    grower = job.trained.grower
+    return grower is not None and decide(bool(grower.due(len(history) - 1, history[-1].loss)))
+
+
+def grow(job: Job, history: History) -> History:
+    """Let the grower grow after an epoch; the history says so."""
     trained, epoch = job.trained, len(history) - 1
-    if trained.grower is None or not decide(trained.grower.due(epoch, history[-1].loss)):
-        return history
-    torch.manual_seed(mix(job.recipe.seed, epoch))
-    trained.model.train()
-    batches = find_batches(job, epoch)
-    grow_captured(trained.grower, job.engine.loss, batches, trained.optimizer, trained.average, graph=job.engine.graph)
+    assert trained.grower is not None
+    with kept_on_interrupt(job, history, "growth"):
+        torch.manual_seed(mix(job.recipe.seed, epoch))
+        trained.model.train()
+        batches, graph = find_batches(job, epoch), job.engine.graph
+        grow_captured(trained.grower, job.engine.loss, batches, trained.optimizer, trained.average, graph=graph)
     return history.mark_grown()
 
 
@@ -199,14 +211,14 @@ def is_over(job: Job, history: History) -> bool:
     return len(history) >= job.recipe.epochs or (len(history) > 0 and decide(should_stop(job.recipe.stop, history)))
 
 
-def save(job: Job, history: History, asked: bool = True) -> None:
+def save(job: Job, history: History, pending: Pending = "nothing") -> None:
     if job.lock is not None:
-        save_run(job.lock, job.trained, history, job.told, asked)
+        save_run(job.lock, job.trained, history, job.told, pending)
 
 
 @contextmanager
-def kept_on_interrupt(job: Job, history: History, asked: bool = True) -> Iterator[None]:
-    """With a folder to keep the run in, an interrupted epoch is undone and the state at its start saved."""
+def kept_on_interrupt(job: Job, history: History, pending: Pending = "nothing") -> Iterator[None]:
+    """With a folder to keep the run in, what is interrupted, an epoch or a growth, is undone and its start saved."""
     if job.lock is None or not job.lock.writes:
         yield
         return
@@ -223,7 +235,7 @@ def kept_on_interrupt(job: Job, history: History, asked: bool = True) -> Iterato
                 restore_state(engine.optimizer, state)
                 if grower is not None and grown is not None:
                     grower.load_state_dict(grown)
-                save(job, history, asked)
+                save(job, history, pending)
         raise
 
 

@@ -15,7 +15,7 @@ import secrets
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
@@ -31,6 +31,7 @@ from firefly.training.recipe import FIXED, Recipe
 
 OURS = re.compile(r"epoch-\d+(-[0-9a-f]{8})?")  # the name of a checkpoint
 Json = dict[str, Any]
+Pending = Literal["nothing", "question", "growth"]  # to be done after the last epoch: ask the grower, or let it grow
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,8 @@ class Trained:
     average: nn.Module | None = None
 
 
-def save_run(lock: Lock, trained: Trained, history: History, recipe: Json, asked: bool) -> None:
-    """Keep the state after the last epoch of `history`; `asked`: whether the growth that may be due then is decided."""
+def save_run(lock: Lock, trained: Trained, history: History, recipe: Json, pending: Pending) -> None:
+    """Keep the state after the last epoch of `history`, and what is still to be done then."""
     if not lock.writes:
         return
     root, old = lock.folder, lock.current
@@ -54,7 +55,8 @@ def save_run(lock: Lock, trained: Trained, history: History, recipe: Json, asked
         checkpoint.save(current, trained.model, optimizer=trained.optimizer, grower=trained.grower)
         if trained.average is not None:
             checkpoint.save(current / "average", trained.average)
-        content: Json = {"checkpoint": current.name, "replaces": old, "asked": asked}
+        content: Json = {"checkpoint": current.name, "replaces": old}
+        content |= {"asked": pending != "question", "due": pending == "growth"}
         content |= {"recipe": recipe, "history": history.to_dict()}
         replace_file(root / "fit.json", content | {"checksum": hash_json(content)})
     except BaseException:
@@ -91,8 +93,8 @@ def delete(root: Path, name: Any) -> None:
 
 def load_run(
     lock: Lock, recipe: Json, trained: Trained, fixed: tuple[str, ...] = (*FIXED, "images", "optimizer")
-) -> tuple[History, bool]:
-    """Bring all that was trained to where the run in the folder stopped: its history, and whether growth was decided.
+) -> tuple[History, Pending]:
+    """Bring all that was trained to where the run in the folder stopped: its history, and what was still to be done.
 
     The history is empty if there is no run. What of the recipe is `fixed` must be the same as then.
     """
@@ -100,13 +102,13 @@ def load_run(
         content = find_run(lock, recipe, fixed) if lock.writes else None
     content = decide(content)
     if content is None:
-        return History(), True
+        return History(), "nothing"
     folder = lock.folder / content["checkpoint"]
     with together():
         if trained.average is not None:
             checkpoint.load(folder / "average", trained.average)
         checkpoint.load(folder, trained.model, optimizer=trained.optimizer, grower=trained.grower)
-    return content["history"], content["asked"]
+    return content["history"], content["pending"]
 
 
 def find_run(lock: Lock, recipe: Json, fixed: tuple[str, ...]) -> Json | None:
@@ -137,7 +139,7 @@ def check_recipe(folder: Path, made: Json, recipe: Json, fixed: tuple[str, ...])
 
 
 def read_run(folder: Path) -> Json | None:
-    """What `fit.json` says, checked: {checkpoint, replaces, asked, recipe, history}; None if there is no run."""
+    """What `fit.json` says, checked: {checkpoint, replaces, pending, recipe, history}; None if there is no run."""
     path = folder / "fit.json"
     try:
         text = path.read_bytes()
@@ -165,7 +167,8 @@ def read_content(content: Json) -> Json:
     for number, row in enumerate(history.epochs, start=1):
         if not is_epoch(row, number):
             raise ValueError(f"epoch {number}")
-    told = {"replaces": content.get("replaces"), "asked": bool(content.get("asked", True))}
+    pending = "growth" if content.get("due") else "nothing" if content.get("asked", True) else "question"
+    told = {"replaces": content.get("replaces"), "pending": pending}
     return {"checkpoint": name, "recipe": recipe, "history": history, **told}
 
 
