@@ -17,6 +17,7 @@ from firefly.nas.plan import Plan
 from firefly.nas.template import Template, list_operations
 from firefly.stages.budget import Budget, Flops, Neurons, Parameters
 from firefly.stages.selection import Ballot, Chosen, select
+from firefly.surgery.swap import exchanged
 from firefly.training.resident import Batches, Resident, draw
 
 TIMES = 4  # a batch that gains are measured on is so much larger than one of step one
@@ -57,7 +58,7 @@ class CellGrower:
         """One growth of the cell whose turn it is; `batches` are `Looks`."""
         turn, plan, looks = len(self.history), self.plan, batches
         cell = turn % len(plan.channels)
-        anatomy = self.anatomy = self.anatomy or firefly.trace(self.model, self.example)
+        anatomy = self.anatomy = self.anatomy or trace_plain(self.model, self.example)
         sizes = {path: one.width for path, place, one in list_operations(self.model) if place.cell == cell}
         gains: dict[str, float] = {}
         growth = firefly.grow(
@@ -105,6 +106,12 @@ class CellGrower:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         self.history = list(state["history"])
         self.anatomy = None
+
+
+def trace_plain(model: Template, example: Tensor) -> Anatomy:
+    """The widths of the template, whichever way it runs otherwise."""
+    with exchanged([(model, "dense", False)]):
+        return firefly.trace(model, example)
 
 
 def make_budget(plan: Plan, cell: int, sizes: Sequence[int]) -> Budget:

@@ -62,17 +62,23 @@ def search(
     deadline: float = float("inf"),
     device: torch.device | str | None = None,
     progress: bool = True,
+    dense: bool | None = None,
+    precision: str | None = None,
+    channels_last: bool | None = None,
     **how: Any,
 ) -> Searched | None:
     """Search cells on a training set; None if the time (`deadline`, of time.monotonic()) was up before the end.
 
-    `how` goes to `fit`: `compile=True`, `graph=False`, ...
+    `dense`: whether the template runs in few large kernels (by default on a GPU). The rest goes to `fit`:
+    `precision="float32"`, `channels_last=False`, `compile=True`, `graph=False`, ...
     """
     plan, place = plan or Plan(), find_device(device)
+    precision = check_precision(precision, place)
+    lines = place.type == "cuda" and precision == "bf16" if channels_last is None else channels_last
     train, growing = hold_out(data, len(data) // 2)
     torch.manual_seed(seed)
-    model = Template(plan.channels, plan.begin, data.classes, plan.nodes, data.images.shape[1]).to(place)
-    lines = place.type == "cuda" and check_precision(None, place) == "bf16"
+    fast = place.type == "cuda" if dense is None else dense
+    model = Template(plan.channels, plan.begin, data.classes, plan.nodes, data.images.shape[1], fast).to(place)
     resident = upload(growing, place, augment=find_augment(data), channels_last=lines)
     example = draw_looks(resident, plan, seed, 0).batches[0][0][:4]
     grower = CellGrower(model, plan, example, seed)
@@ -85,7 +91,7 @@ def search(
         lr=plan.lr,
         schedule=partial(find_factor, plan) if plan.anneal else "cosine",
         weight_decay=plan.weight_decay,
-        loss=make_loss(place),
+        loss=make_loss(place, precision),
         augment=find_augment(data),
         seed=seed,
         evaluate_every=plan.epochs,
@@ -94,6 +100,8 @@ def search(
         each_epoch=lambda epoch, history, model: time.monotonic() > deadline,
         checkpoint=Path(folder) / "training",
         device=place,
+        precision=precision,
+        channels_last=lines,
         progress=progress,
         **how,
     )
@@ -127,9 +135,9 @@ def find_augment(data: Images) -> bool | str:
     return "crop" if "mnist" in data.name or data.name == "svhn" else True
 
 
-def make_loss(device: torch.device) -> Loss:
-    """Cross entropy, in the precision of the device, for training and for growing alike."""
-    precision = check_precision(None, device)
+def make_loss(device: torch.device, precision: str | None = None) -> Loss:
+    """Cross entropy, in this precision or that of the device, for training and for growing alike."""
+    precision = check_precision(precision, device)
 
     def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
         with autocast(precision, device):

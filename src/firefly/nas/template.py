@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from firefly.errors import FireflyError
+from firefly.nas.dense import run_dense
 from firefly.nas.operations import SEARCHED, Halve, convolve, fit_channels, make_front, skip
 from firefly.surgery.residual import Residual
 
@@ -81,7 +82,9 @@ class GrownCell(nn.Module):
             strides = [2 if reduce and source < 2 else 1 for source in range(2 + number)]
             self.nodes.append(nn.ModuleList(Rivals(channels, stride, width) for stride in strides))
 
-    def forward(self, before: Tensor, last: Tensor) -> Tensor:
+    def forward(self, before: Tensor, last: Tensor, dense: bool = False) -> Tensor:
+        if dense:
+            return run_dense(self, before, last)
         states = [self.inputs[0](before), self.inputs[1](last)]
         active = [functional.relu(state) for state in states]
         for node in self.nodes:
@@ -92,7 +95,10 @@ class GrownCell(nn.Module):
 
 
 class Template(nn.Module):
-    """The network of a search: a stem, the cells, global average pooling and a linear head."""
+    """The network of a search: a stem, the cells, global average pooling and a linear head.
+
+    With `dense` its cells compute the same in few large kernels (`dense.py`); a trace needs the plain ones.
+    """
 
     def __init__(
         self,
@@ -101,8 +107,10 @@ class Template(nn.Module):
         classes: int = 10,
         nodes: int = 4,
         colours: int = 3,
+        dense: bool = False,
     ) -> None:
         super().__init__()
+        self.dense = dense
         widths = [start] * len(channels) if isinstance(start, int) else list(start)
         check_sizes(channels, widths, nodes)
         stem = 3 * channels[0]
@@ -117,7 +125,7 @@ class Template(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         before = last = self.stem(images)
         for cell in self.cells:
-            before, last = last, cell(before, last)
+            before, last = last, cell(before, last, self.dense)
         return self.head(functional.adaptive_avg_pool2d(last, 1).flatten(1))
 
 
