@@ -20,11 +20,22 @@ TINY = ["nodes=1", "images=64", "batch=8", "channels=[4,4,4,4,4]", "every=1", "s
 
 def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = str(tmp_path / "runs")
-    assert main(["nas", "search", "--quick", "--asleep", "--runs", runs, "--set", *TINY]) == 0
+    assert main(["nas", "search", "--quick", "--asleep", "--runs", runs, "--fit", "dense=true", "--set", *TINY]) == 0
     (path,) = Path(runs).glob("search-*.json")
     assert path.with_suffix(".txt").read_text().startswith("Genotype(normal=[(")
     assert {one.name for one in Path(runs).glob("*.svg")} == {f"{path.stem}-cells.svg", f"{path.stem}-growth.svg"}
-    words = ["nas", "evaluate", str(path), f"permuted:{path}", "random-0", "--quick", "--runs", runs]
+    words = [
+        "nas",
+        "evaluate",
+        str(path),
+        f"permuted:{path}",
+        "random-0",
+        "--quick",
+        "--runs",
+        runs,
+        "--fit",
+        "dense=true",
+    ]
     assert main([*words, "--set", "epochs=1", "images=64", "channels=4"]) == 0
     rows = [json.loads(line) for line in (Path(runs) / "results.jsonl").read_text().splitlines()]
     assert [row["method"] for row in rows] == ["search", "firefly-asleep", "permuted", "random"]
@@ -45,6 +56,7 @@ def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["agreement", "--runs", "nowhere"], "0 searches"),
         (["search", "--quick", "--set", "worth=luck"], "worth='luck'"),
         (["search", "--quick", "--fit", "speed=high"], "--fit speed=high"),
+        (["search", "--quick", "--fit", "precision=fp8"], "precision=bf16|float32"),
     ],
 )
 def test_nonsense_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from firefly import trace
 from firefly.errors import FireflyError
 from firefly.nas import Network, draw_random, find_known, train_loss
 from firefly.nas.network import drop, find_stage
@@ -88,3 +89,20 @@ def test_drop_path_only_in_training_and_at_its_rate() -> None:
 def test_options_are_checked(how: dict[str, float]) -> None:
     with pytest.raises(FireflyError, match=next(iter(how))):
         Network(find_known("darts-v2"), **how)  # type: ignore[arg-type]
+
+
+def test_the_dense_form_computes_the_same_and_can_grow() -> None:
+    plain = Network(find_known("p-darts"), 3, 4).double()
+    dense = Network(find_known("p-darts"), 3, 4, dense=True).double()
+    dense.load_state_dict(plain.state_dict())
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    answers = plain(images), dense(images)
+    assert torch.allclose(*answers, rtol=0, atol=1e-12)
+    for answer in answers:
+        answer.square().sum().backward()
+    pairs = [(one.grad, other.grad) for one, other in zip(plain.parameters(), dense.parameters())]
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in pairs if one is not None)
+    one = OPERATIONS["sep_conv_3x3"](4, 1)
+    one[1].dense = one[4].dense = True
+    grows = [width.name for width in trace(one, torch.randn(2, 4, 8, 8)).growable()]
+    assert grows == ["1.1"]  # what stands between the two

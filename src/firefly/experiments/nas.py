@@ -98,7 +98,7 @@ def add_common(parser: ArgumentParser, kind: type) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/nas"), help="searches, trainings, pictures (runs/nas)")
     parser.add_argument("--out", type=Path, help="the results (results.jsonl in --runs)")
     parser.add_argument("--device", help="cuda or cpu (what there is)")
-    fast = "how the training loop works: compile=true, tune=true, channels_last=false, graph=false"
+    fast = "how the training loop works: dense=false, precision=float32, channels_last=false, compile=true, tune=true"
     parser.add_argument("--fit", nargs="+", default=[], metavar="KEY=VALUE", help=fast)
     parser.add_argument("--shared", action="store_true", help="other runs use the machine: do not count the seconds")
     keys = ", ".join(field.name for field in fields(kind))
@@ -136,14 +136,21 @@ def choose(settings: dict[str, Any], args: Namespace) -> Any:
     return replace(found, held_out=held) if args.held_out and not found.held_out else found
 
 
+LOOP: dict[str, dict[str, Any]] = {
+    **{key: {"true": True, "false": False} for key in ("compile", "tune", "channels_last", "graph", "dense")},
+    "precision": {"bf16": "bf16", "float32": "float32"},
+}
+
+
 def read_loop(words: list[str]) -> dict[str, Any]:
-    """Options for `fit` of the form KEY=VALUE, each true or false."""
-    found = {}
+    """How the training loop works, of the form KEY=VALUE."""
+    found: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
-        if key not in ("compile", "tune", "channels_last", "graph") or value not in ("true", "false"):
-            raise FireflyError(f"--fit {word}: give compile, tune, channels_last or graph, =true or =false")
-        found[key] = value == "true"
+        if value not in LOOP.get(key, {}):
+            known = "; ".join(f"{name}={'|'.join(values)}" for name, values in LOOP.items())
+            raise FireflyError(f"--fit {word}: give {known}")
+        found[key] = LOOP[key][value]
     return found
 
 

@@ -112,7 +112,7 @@ class Judge:
     dataset: str
     augment: bool | str
     place: Place
-    more: dict[str, Any]  # for `fit`
+    more: dict[str, Any]  # for `fit`, and whether the network is `dense` (by default on a GPU)
 
     def judge(self, entry: Entry, seed: int, done: Sequence[Row]) -> bool:
         """One network, unless it has been; False if time ran out."""
@@ -123,8 +123,9 @@ class Judge:
         how, colours = self.trial, self.train.images.shape[1]
         channels = find_channels(entry.genotype, how, self.train.classes, colours)
         torch.manual_seed(seed)
+        dense = self.more.get("dense", self.place.device.type == "cuda")
         options: dict[str, Any] = {"auxiliary": how.auxiliary, "drop_path": how.drop_path, "colours": colours}
-        model = Network(entry.genotype, how.cells, channels, self.train.classes, **options)
+        model = Network(entry.genotype, how.cells, channels, self.train.classes, dense=dense, **options)
         folder = self.folder(entry, seed)
         history = self.fit(model, folder, seed)
         if len(history) < how.epochs:
@@ -159,7 +160,7 @@ class Judge:
             checkpoint=folder,
             device=self.place.device,
             progress=False,
-            **self.more,
+            **{key: value for key, value in self.more.items() if key != "dense"},
         )
 
     def folder(self, entry: Entry, seed: int) -> Path:

@@ -63,7 +63,7 @@ def list_readers(cell: Any) -> dict[str, list[list[Reader]]]:
 
 
 def check_sizes(one: Any) -> None:
-    """Zeros would hide layers that do not fit, such as those that a `Folding` stands between: no dense form of these."""
+    """Zeros would hide layers that do not fit, such as those that a `Folding` stands between."""
     made, known, heard = len(one.make.weight), len(one.norm.weight), one.read.weight.shape[1]
     if not made == known == heard:
         raise RuntimeError(f"an operation makes {made} channels, its norm knows {known} and {heard} are read")
@@ -121,15 +121,13 @@ def read(heard: Sequence[tuple[Any, Tensor]]) -> Tensor:
 def normalise(values: Tensor, norms: Sequence[Any], multiple: int = 1) -> Tensor:
     """Batch norms side by side, as one; their running statistics are written back."""
     one = norms[0]
-    mean, deviation = (
-        join([getattr(norm, key) for norm in norms], multiple) for key in ("running_mean", "running_var")
-    )
-    weight, bias = (join([getattr(norm, key) for norm in norms], multiple) for key in ("weight", "bias"))
-    found = functional.batch_norm(values, mean, deviation, weight, bias, one.training, one.momentum, one.eps)
+    names = ("running_mean", "running_var", "weight", "bias")
+    mean, variance, weight, bias = (join([getattr(norm, name) for norm in norms], multiple) for name in names)
+    found = functional.batch_norm(values, mean, variance, weight, bias, one.training, one.momentum, one.eps)
     if one.training:
         sizes = [fill(len(norm.weight), multiple) for norm in norms]
         own = [*(norm.running_mean for norm in norms), *(norm.running_var for norm in norms)]
-        pieces = [piece[: len(there)] for there, piece in zip(own, [*mean.split(sizes), *deviation.split(sizes)])]
+        pieces = [piece[: len(there)] for there, piece in zip(own, [*mean.split(sizes), *variance.split(sizes)])]
         counters = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
         with torch.no_grad():
             torch._foreach_copy_(own, pieces)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from firefly.errors import FireflyError
 from firefly.nas.genotype import Cell, Genotype, read_genotype
-from firefly.nas.operations import OPERATIONS, Halve, convolve, fit_channels
+from firefly.nas.operations import OPERATIONS, Halve, Separable, convolve, fit_channels
 from firefly.training.resident import Batch
 
 AUXILIARY = 0.4  # the weight of the second head's loss
@@ -95,6 +95,8 @@ class Network(nn.Module):
     - `cells`: how many; `channels`: of the first ones' operations, doubled where the image is halved.
     - `auxiliary`: a second head for training, on images of 32 x 32. `drop_path`: the rate at the end of training.
     - `colours`: channels of the images.
+    - `dense`: depthwise convolutions together with the pointwise ones behind them, which a GPU may do faster; the
+      layers, their names and what they compute stay.
     """
 
     rate: Tensor
@@ -109,6 +111,7 @@ class Network(nn.Module):
         auxiliary: bool = False,
         drop_path: float = 0.0,
         colours: int = 3,
+        dense: bool = False,
     ) -> None:
         super().__init__()
         check_options(cells, channels, classes, drop_path)
@@ -130,6 +133,9 @@ class Network(nn.Module):
             self.auxiliary = None
         self.head = nn.Linear(sizes[1], classes)
         self.register_buffer("rate", torch.zeros(()), persistent=False)
+        for module in self.modules():
+            if isinstance(module, Separable):
+                module.dense = dense
 
     def forward(self, images: Tensor) -> Tensor:
         return self.answer(images)[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +23,39 @@ def convolve(
 
 
 def make_front(kernel: int, dilation: int, repeats: int, channels: int, stride: int) -> list[nn.Module]:
-    """All of a separable or dilated convolution but its last pointwise convolution and norm.
-
-    The first activation is part of it. A separable one is two of: activation, depthwise, pointwise, norm.
-    """
-    layers: list[nn.Module] = []
-    for number in range(repeats):
-        if number:
-            layers += [convolve(channels, channels), nn.BatchNorm2d(channels)]
-        step = 1 if number else stride
-        layers += [nn.ReLU(), convolve(channels, channels, kernel, step, dilation, groups=channels)]
+    """A separable or dilated convolution without its first activation, last pointwise convolution and last norm."""
+    layers: list[nn.Module] = [convolve(channels, channels, kernel, stride, dilation, groups=channels)]
+    for _ in range(repeats - 1):
+        layers += [convolve(channels, channels), nn.BatchNorm2d(channels), nn.ReLU()]
+        layers += [convolve(channels, channels, kernel, 1, dilation, groups=channels)]
     return layers
+
+
+class Separable(nn.Sequential):
+    """A depthwise convolution and a pointwise one; `dense`: as one convolution, whose weight is their product."""
+
+    dense = False
+
+    def __init__(self, channels: int, kernel: int, stride: int, dilation: int) -> None:
+        super().__init__(
+            convolve(channels, channels, kernel, stride, dilation, groups=channels), convolve(channels, channels)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.dense or torch.compiler.is_exporting():
+            return super().forward(images)
+        deep, pointwise = cast(tuple[nn.Conv2d, nn.Conv2d], tuple(self))
+        weight = (pointwise.weight * deep.weight.transpose(0, 1)).to(images.dtype)  # (out, in, k, k)
+        return functional.conv2d(images, weight, None, deep.stride, deep.padding, deep.dilation)
 
 
 def separate(channels: int, stride: int, kernel: int, dilation: int = 1, repeats: int = 1) -> nn.Sequential:
     """SepConv (twice) or DilConv (once, dilation 2)."""
-    front = make_front(kernel, dilation, repeats, channels, stride)
-    return nn.Sequential(*front, convolve(channels, channels), nn.BatchNorm2d(channels))
+    layers: list[nn.Module] = []
+    for number in range(repeats):
+        step = 1 if number else stride
+        layers += [nn.ReLU(), Separable(channels, kernel, step, dilation), nn.BatchNorm2d(channels)]
+    return nn.Sequential(*layers)
 
 
 class Halve(nn.Module):

@@ -35,7 +35,7 @@ class Operation(Residual):
     def __init__(self, name: str, channels: int, stride: int, width: int) -> None:
         super().__init__(channels, kernel=1)
         kernel, dilation, repeats = SEARCHED[name]
-        self.front = nn.Sequential(*make_front(kernel, dilation, repeats, channels, stride)[1:])
+        self.front = nn.Sequential(*make_front(kernel, dilation, repeats, channels, stride))
         if width:
             self.make, self.norm, self.read = (
                 convolve(channels, width),

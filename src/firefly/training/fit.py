@@ -96,7 +96,7 @@ def fit(
     told = recipe.to_dict() | {"images": len(resident), "optimizer": tell_groups(trained.optimizer)}
     with ExitStack() as stack:
         lock = None if checkpoint is None else stack.enter_context(hold(checkpoint))
-        history, pending = (History(), "nothing") if lock is None else load_run(lock, told, trained)
+        begun: tuple[History, Pending] = (History(), "nothing") if lock is None else load_run(lock, told, trained)
         begin([model, *([] if average is None else [average])], {"fit": told | {"device": place.type}})
         engine = Engine(model, resident, trained.optimizer, recipe, average)
         stack.callback(engine.release)
@@ -105,7 +105,7 @@ def fit(
         stack.enter_context(torch.random.fork_rng([place] if place.type == "cuda" else []))
         tables = lru_cache(maxsize=4)(lambda data, epoch: take_part(draw(data, recipe.batch, recipe.seed, epoch)))
         job = Job(recipe, trained, engine, held, grow_on, each_epoch, lock, told, line, tables)
-        return replace(run(job, history, pending), average=average)
+        return replace(run(job, *begun), average=average)
 
 
 @dataclass(frozen=True, eq=False)
