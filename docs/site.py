@@ -1,4 +1,4 @@
-"""What `mkdocs build` needs beside the pages: the first one is the README."""
+"""What `mkdocs build` needs beside the pages: the first one is the README, the last one the changelog."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """The README as index.md, its links as they are from within docs/."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](").replace('src="docs/', 'src="')
-    files.append(File.generated(config, "index.md", content=text))
+    """The README as index.md, and the changelog; their links as they are from within docs/."""
+    for name, source in {"index.md": "README.md", "CHANGELOG.md": "CHANGELOG.md"}.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](").replace('src="docs/', 'src="')
+        files.append(File.generated(config, name, content=text))
     return files
