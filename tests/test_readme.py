@@ -1,10 +1,15 @@
 """The README's code runs, and what it and the pages of docs/ link to is there."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+import firefly
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -25,6 +30,38 @@ def test_the_blocks_of_the_readme_run(
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.relative_to(ROOT / 'docs')}" for path in PAGES)])
 def test_what_a_page_links_to_exists(page: str) -> None:
-    found = re.findall(r"(?:\]\(|src=\")([^)#\"]+)(?:#[^)]*)?[)\"]", (ROOT / page).read_text())
-    for link in (link for link in found if "://" not in link):
-        assert ((ROOT / page).parent / link).is_file(), link
+    found = re.findall(r"(?:\]\(|src=\")([^)\"]+)[)\"]", (ROOT / page).read_text())
+    for link, _, place in (link.partition("#") for link in found if "://" not in link):
+        target = (ROOT / page).parent / link if link else ROOT / page
+        assert target.is_file(), link
+        assert not place or place in list_places(target), f"{link}#{place}"
+
+
+def list_places(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def test_every_page_stands_once_in_the_contents() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    named = re.findall(r"([\w/-]+\.md)$", contents, re.M)
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in PAGES]
+    assert sorted(named) == sorted([*pages, "index.md", "CHANGELOG.md"])
+
+
+def test_the_site_builds_without_a_warning_and_asks_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for path in tmp_path.rglob("*.html"):
+        asked = re.findall(r"<(?:script|link|img)[^>]*?(?:src|href)=\"?((?:https?:)?//[^\"> ]+)", path.read_text())
+        assert not asked, (path.name, asked)
+
+
+def test_the_page_of_the_api_has_every_public_name() -> None:
+    shown = re.findall(r"^(?:::: |      heading: )(firefly\.\w+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+    assert {f"firefly.{name}" for name in firefly.__all__} - set(shown) == {"firefly.baselines"}  # it has cards
