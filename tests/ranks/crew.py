@@ -54,7 +54,7 @@ def _serve(rank: int, count: int, store: str, pipe: Any, work: Any, given: Any, 
 
     torch.set_num_threads(1)
     wait = datetime.timedelta(seconds=patience)
-    dist.init_process_group("gloo", store=dist.FileStore(store, count), rank=rank, world_size=count, timeout=wait)
+    dist.init_process_group(store=dist.FileStore(store, count), rank=rank, world_size=count, timeout=wait)
     try:
         pipe.send_bytes(pickle.dumps(work(rank, *given)))  # tensors as they are, not as shared memory
     except Exception as error:

@@ -70,7 +70,7 @@ def share(tensors: Iterable[Tensor]) -> None:
     for same in _sort(tensors):
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in same])
         with explained():
-            dist.broadcast(flat, 0)
+            dist.broadcast(flat.view(torch.uint8), 0)  # not every backend knows every type: NCCL no int16, gloo no bool
         _spread(flat, same)
 
 
@@ -88,9 +88,12 @@ def _spread(flat: Tensor, tensors: list[Tensor]) -> None:
         tensor.detach().copy_(part.view(tensor.shape))
 
 
-def average_number(value: float) -> float:
-    """The mean of a number over the ranks."""
-    return value if count_ranks() == 1 else sum(gather(float(value))) / count_ranks()
+def average_number(value: Any) -> Any:
+    """The mean of a number over the ranks that have one; None if none has."""
+    if count_ranks() == 1:
+        return value
+    told = [one for one in gather(None if value is None else float(value)) if one is not None]
+    return sum(told) / len(told) if told else None
 
 
 def gather(value: Value) -> list[Value]:
@@ -135,9 +138,10 @@ def together() -> Iterator[None]:
 
 
 def _meet() -> None:
-    if dist.get_backend() == "gloo":  # which can say who is missing
+    world: Any = dist.group.WORLD
+    if "cpu:gloo" in dist.get_backend_config():  # which can say who is missing
         try:
-            dist.monitored_barrier(timeout=PATIENCE)
+            world.monitored_barrier(PATIENCE)
         except RuntimeError as error:
             raise FireflyError(
                 f"not all of the {count_ranks()} ranks came to this growth ({first_line(error)}): call it on every "
