@@ -18,6 +18,7 @@ from firefly.anatomy.calls import Call, watch
 from firefly.anatomy.tracing import check_model, trace
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
+from firefly.ranks.wrap import bare
 from firefly.stages.optimizer import check_optimizer
 from firefly.surgery.guard import interruptible, unbroken
 from firefly.surgery.residual import CONVOLUTIONS, NAME, Residual, find_layers, is_activation, put, take_out
@@ -55,6 +56,7 @@ def deepen(
     Returns:
         Their names, which are those of their widths.
     """
+    model = bare(model)
     check_model(model)
     _check_options(count, kernel, activation)
     if optimizer is not None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
+from firefly.ranks.wrap import is_in_wrapper
 from firefly.surgery.guard import interruptible
 from firefly.surgery.swap import swapped
 
@@ -66,8 +67,13 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.dormant:
-            return x
+            return keep_alive(x, self.parameters()) if is_in_wrapper() else x
         return x + self.read(self.activation(self.norm(self.make(x))))
+
+
+def keep_alive(x: Tensor, empty: Iterable[Tensor]) -> Tensor:
+    """The same, to the last bit; but the empty parameters get gradients, for which DistributedDataParallel waits."""
+    return x - torch.stack([one.sum() for one in empty]).sum().to(x.dtype)
 
 
 def _set(layer: Residual, path: str, tensor: Tensor) -> None:
