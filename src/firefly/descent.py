@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from firefly.neighborhood.overgrown import overgrow
 from firefly.progress import Line
 from firefly.ranks.alike import check_alike, share_buffers
 from firefly.ranks.talk import average_number, decide, gather, share, together
-from firefly.ranks.wrap import bare, rewrap
+from firefly.ranks.wrap import bare, check_wrapper, rewrap
 from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
@@ -102,6 +103,7 @@ def grow(
         The growth: print it for a table, `to_dict()` for JSON.
     """
     wrapped, model = model, bare(model)
+    check_wrapper(wrapped)
     check_model(model)
     kinds, method, others = read_neighborhood(neighborhood), find_method(method), list_models(also)
     how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path, "seed": seed}
@@ -109,7 +111,7 @@ def grow(
     if optimizer is not None:
         check_optimizer(optimizer, model)
     clock, line, example = Clock(), Line(progress), bring(example, model)
-    with whole(model, optimizer) as shards, undisturbed(model, seed, bystanders):
+    with whole(model, optimizer) as shards, undisturbed(model, seed, bystanders), ExitStack() as undo:
         # trace
         with together():
             anatomy = trace(model, example) if anatomy is None else anatomy
@@ -119,7 +121,7 @@ def grow(
         counts = {"number of batches": batches.count(), "number of held batches": len(held), "also": len(others)}
         asked = {"widths": names, "neighborhood": kinds, "budget": budget, "method": method.name, "preview": preview}
         check_alike(model, optimizer, {**counts, **asked, **how})
-        share_buffers(model, wrapped)
+        share_buffers(model, wrapped, undo)
         before = measure_loss(loss, model, held, seed)
         limit = before if method.trust else math.inf
         clock("trace")
@@ -153,6 +155,7 @@ def grow(
                 for one in (model, *others):
                     note_growth(one, growth.to_dict())
                 rewrap(wrapped)
+                undo.pop_all()
         clock("commit")
     line.close(clear=True)
     return replace(growth, seconds=clock.seconds, notes=(*growth.notes, *shards.notes))
@@ -210,9 +213,8 @@ class Firefly:
         return self._anatomy
 
     def due(self, epoch: int, metric: float | None = None) -> bool:
-        """Whether to grow after this epoch; of several ranks, which must all ask, the metrics' mean counts."""
-        metric = None if metric is None else average_number(metric)
-        return self.schedule.due(epoch, metric)
+        """Whether to grow after this epoch; several ranks must all ask, and the mean of their metrics counts."""
+        return decide(self.schedule.due(epoch, average_number(metric)))
 
     def grow(
         self,

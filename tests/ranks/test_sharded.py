@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 import firefly
 from firefly.surgery.shards import whole
+from firefly.training import fit
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}  # as in test_growth_on_ranks.py
 EXAMPLE = torch.zeros(2, 6, dtype=torch.float64)
@@ -141,14 +143,16 @@ def test_a_checkpoint_of_a_sharded_model_is_whole_and_loads_anywhere(tmp_path: P
     torch.testing.assert_close(dict(alone.state_dict()), first[0], **CLOSE)
 
 
-def wake(batches: Any, held: Any, spread: bool) -> Any:
+def wake(batches: Any, held: Any, order: str) -> Any:
     """A growth of dormant layers, whose parameters are empty, and a step with what has woken."""
-    model = nets.make_mlp()
-    firefly.deepen(model, EXAMPLE)
-    if spread:
-        from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard
 
-        fully_shard(model)
+    model = nets.make_mlp()
+    for word in order.split():
+        if word == "deepen":
+            firefly.deepen(model, EXAMPLE)
+        else:
+            fully_shard(model)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     train(model, optimizer, batches[:1])
     how: Any = {"neighborhood": [firefly.New(6)], "budget": firefly.Neurons(8), "evaluate_on": len(held), "steps": 5}
@@ -159,13 +163,43 @@ def wake(batches: Any, held: Any, spread: bool) -> Any:
 
 def wake_sharded(rank: int) -> Any:
     batches = [batch[rank] for batch in nets.make_parts(6, 2)]
-    return wake(batches[:4], batches[4:], spread=True)
+    return [wake(batches[:4], batches[4:], order) for order in ("deepen shard", "shard deepen")]
 
 
 def test_dormant_layers_of_a_sharded_model_wake() -> None:
     parts = nets.make_parts(6, 2)
-    woken, tensors = wake(parts[:4], [part for batch in parts[4:] for part in batch], spread=False)
+    woken, tensors = wake(parts[:4], [part for batch in parts[4:] for part in batch], "deepen")
     assert woken
-    for names, values in run_ranks(2, wake_sharded):
+    for names, values in [one for rank in run_ranks(2, wake_sharded) for one in rank]:
         assert names == woken
         torch.testing.assert_close(values, tensors, **CLOSE)
+
+
+# ---- what is spread otherwise, or not grown by all -----------------------------------------------------------------
+
+
+def go_wrong(rank: int) -> list[str]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    batches = [batch[rank] for batch in nets.make_parts(2, 2)]
+    sharded, plan = fully_shard(nets.make_mlp()), {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallel = parallelize_module(nets.make_mlp(), init_device_mesh("cpu", (2,)), plan)
+    told = []
+    with pytest.raises(firefly.FireflyError) as wrong, firefly.alone():
+        firefly.grow(sharded, nets.loss, batches, example=EXAMPLE)
+    told.append(str(wrong.value))
+    with pytest.raises(firefly.FireflyError) as wrong:
+        firefly.grow(parallel, nets.loss, batches, example=EXAMPLE)
+    told.append(str(wrong.value))
+    with pytest.raises(firefly.FireflyError) as wrong:
+        fit(sharded, (torch.randn(8, 6).double(), torch.arange(8) % 3), 1, batch=4, progress=False, device="cpu")
+    return [*told, str(wrong.value)]
+
+
+def test_a_model_that_is_spread_otherwise_is_refused_by_name() -> None:
+    for told in run_ranks(2, go_wrong):
+        assert "sharded over 2 ranks, and 1 work together here" in told[0], told
+        assert re.match(r"0\.weight is spread as \(Shard\(dim=0\),\), not by fully_shard \(tensor parallelism", told[1])
+        assert "0.weight is sharded over the ranks, and this loop shares batches" in told[2]

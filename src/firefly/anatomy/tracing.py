@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from firefly.anatomy import axes, rules
@@ -78,6 +79,12 @@ def check_model(model: Any) -> None:
         raise FireflyError(f"the model must be an nn.Module, not {type(model).__name__}")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise FireflyError("FullyShardedDataParallel's flat parameters cannot grow: spread the model with fully_shard")
+    inner = next((n for n, m in model.named_modules() if n and isinstance(m, DistributedDataParallel)), None)
+    if inner is not None:
+        raise FireflyError(
+            f"{inner} is a DistributedDataParallel inside the model, which would not hear of a growth: wrap the whole "
+            f"model instead of its parts, or grow model.{inner} by itself"
+        )
     wrapped = "module" if hasattr(model, "module") and "Parallel" in type(model).__name__ else None
     wrapped = "_orig_mod" if type(model).__name__ == "OptimizedModule" else wrapped
     if wrapped:

@@ -28,7 +28,7 @@ from firefly.checkpoint.optimizer import check_optimizer, insert_layers, pack_op
 from firefly.checkpoint.packing import Json, Tensors, pack
 from firefly.errors import FireflyError, first_line
 from firefly.ranks.talk import find_rank
-from firefly.ranks.wrap import bare, rewrap
+from firefly.ranks.wrap import bare, check_wrapper, rewrap
 from firefly.surgery.guard import unbroken
 from firefly.surgery.residual import put_again, take_out
 from firefly.surgery.shards import gather_whole, whole
@@ -39,13 +39,14 @@ Folder = str | os.PathLike[str]
 def save(folder: Folder, model: nn.Module, optimizer: Optimizer | None = None, grower: Any = None) -> None:
     """Write model, optimiser and grower to `folder`; a checkpoint already there is replaced, in one atomic moment.
 
-    Of a model that is sharded over several ranks, all must call this, and the first one writes it as a whole.
+    Of a model that is sharded over several ranks all must call this, and the first one writes it as a whole. One in
+    DistributedDataParallel is the same on all ranks: the first one writes it, whoever else calls.
     """
-    model = bare(model)
+    given, model = model, bare(model)
     place = check_arguments(folder, model, optimizer, grower)
     with whole(model, optimizer) as shards:
         content, tensors = collect(model, optimizer, grower)
-        if not shards.units or find_rank() == 0:
+        if find_rank() == 0 or (given is model and not shards.units):
             publish(place, content, tensors)
 
 
@@ -76,6 +77,7 @@ def load(
     everything is as it was, and an interrupt waits until the load is over.
     """
     given, model = model, bare(model)
+    check_wrapper(given)
     place = find_latest(check_arguments(folder, model, optimizer, grower))
     with whole(model, optimizer) as shards:
         fill(place, model, optimizer, grower, rng)

@@ -205,7 +205,8 @@ def follow(work: Work, args: Namespace, told: dict[str, Any]) -> None:
         try:
             history = train(work, history, lambda now: save_run(lock, work.trained(), now, told, "nothing"), note, line)
         except KeyboardInterrupt:
-            print(f"\nstopped; the same line goes on from the last epoch kept in {args.out}", file=sys.stderr)
+            if lock.writes:
+                print(f"\nstopped; the same line goes on from the last epoch kept in {args.out}", file=sys.stderr)
             raise
         finally:
             line.close()

@@ -70,7 +70,8 @@ class Part:
 
 def take_part(loader: Iterable[Any]) -> Iterable[Any]:
     """This rank's batches; a loader with a DistributedSampler brings no others."""
-    if count_ranks() == 1 or isinstance(getattr(loader, "sampler", None), DistributedSampler):
+    samplers = [getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None)]
+    if count_ranks() == 1 or any(isinstance(one, DistributedSampler) for one in samplers):
         return loader
     if (count_steps(loader) or count_ranks()) < count_ranks():
         raise FireflyError(

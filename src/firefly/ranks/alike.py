@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -45,7 +46,10 @@ def sum_bits(tensors: Any) -> list[int]:
     return torch.stack([one.cpu() for one in found]).tolist() if found else []
 
 
-def share_buffers(model: nn.Module, wrapped: nn.Module) -> None:
+@torch.no_grad()
+def share_buffers(model: nn.Module, wrapped: nn.Module, undo: ExitStack) -> None:
     """Take rank 0's buffers, as DistributedDataParallel does before every forward, unless it was told not to."""
-    if not isinstance(wrapped, DistributedDataParallel) or wrapped.broadcast_buffers:
+    if count_ranks() > 1 and (not isinstance(wrapped, DistributedDataParallel) or wrapped.broadcast_buffers):
+        for buffer in model.buffers():
+            undo.callback(buffer.detach().copy_, buffer.clone())
         share(list[Tensor](model.buffers()))

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from firefly.errors import FireflyError
+from firefly.ranks.talk import count_ranks
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -30,18 +31,45 @@ def rewrap(model: Model) -> Model:
     """
     if not isinstance(model, DistributedDataParallel):
         return model
-    if getattr(model, "mixed_precision", None) is not None or model._delay_all_reduce_params:
-        raise FireflyError(
-            "a DistributedDataParallel with mixed_precision or delay_all_reduce_named_params cannot be made anew: "
-            "grow model.module, and wrap that again yourself"
-        )
+    check_wrapper(model)
     plain = {name: value for name, value in vars(model).items() if name in PLAIN}
     hooks = list(model._comm_hooks)
     DistributedDataParallel.__init__(model, model.module, init_sync=False, **read_settings(model))
     vars(model).update(plain)
     for hook, state in hooks:
+        forget_sizes(state)
         model.register_comm_hook(state, hook)
     return model
+
+
+def is_in_wrapper() -> bool:
+    """Whether a DistributedDataParallel is in its forward now: it will wait for the gradients of all parameters."""
+    return getattr(DistributedDataParallel, "_active_ddp_module", None) is not None
+
+
+def check_wrapper(model: Any) -> None:
+    """Refuse a wrapper that could not be made anew, or that averages over some of the ranks only."""
+    if not isinstance(model, DistributedDataParallel):
+        return
+    if getattr(model, "mixed_precision", None) is not None or model._delay_all_reduce_params:
+        raise FireflyError(
+            "a DistributedDataParallel with mixed_precision or delay_all_reduce_named_params cannot be made anew: "
+            "grow model.module, and wrap that again yourself"
+        )
+    ranks, everyone = model.process_group.size(), count_ranks()
+    if ranks != everyone > 1:
+        raise FireflyError(
+            f"this DistributedDataParallel averages over {ranks} of {everyone} ranks, but a growth works on all of "
+            "them: wrap the model for all ranks, or start a job for each group"
+        )
+
+
+def forget_sizes(state: Any) -> None:
+    """What PowerSGD remembers of each bucket of gradients has the size that the bucket had: it begins anew."""
+    if hasattr(state, "error_dict"):
+        for remembered in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+            remembered.clear()
+        state.iter = 0
 
 
 PLAIN = {name for name in vars(nn.Module()) if name not in ("_parameters", "_buffers", "_modules")}  # hooks, the mode

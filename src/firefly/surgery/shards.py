@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
-from firefly.ranks.talk import explained
+from firefly.ranks.talk import count_ranks, explained
 from firefly.surgery.guard import unbroken
 from firefly.surgery.swap import exchanged
 
@@ -71,14 +71,16 @@ class Shards:
 def whole(model: nn.Module, optimizer: Optimizer | None = None) -> Iterator[Shards]:
     """Inside the block the model is an ordinary one, the same on every rank; afterwards it is sharded as before."""
     shards = Shards(find_units(model))
+    if shards.units:
+        check_units(shards.units)
+    check_spread(model, shards.units)
     if not shards.units:
         yield shards
         return
-    check_units(shards.units)
     shards.before = count_bytes(model, optimizer)
     gathered = gather_parameters(model)
     places = [(m._parameters, key, gathered[p]) for m, key, p in list_places(model) if p in gathered]
-    apart = {name for name, p in model.named_parameters() if p not in gathered}
+    apart = {name for name, p in model.named_parameters() if p not in gathered and p.numel()}
     grown: dict[Spot, nn.Parameter] = {}
     try:
         with exchanged([*places, *set_aside(shards.units)]):
@@ -107,6 +109,23 @@ def find_units(model: nn.Module) -> list[Unit]:
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     states = {id(one): one for one in (module._get_fsdp_state() for module in reversed(sharded))}
     return [Unit(tuple(state._modules), state) for state in states.values()]
+
+
+def check_spread(model: nn.Module, units: list[Unit]) -> None:
+    """Refuse parameters that something else than `fully_shard` has spread, or over some of the ranks only."""
+    groups = [group for unit in units for group in unit.groups]
+    own = {id(one.sharded_param) for group in groups for one in group.fsdp_params}
+    for name, p in model.named_parameters():
+        if hasattr(p, "placements") and id(p) not in own:
+            raise FireflyError(
+                f"{name} is spread as {p.placements}, not by fully_shard (tensor parallelism, say): such a model "
+                "cannot grow; grow it before it is spread"
+            )
+    for ranks in {group.mesh_info.mesh.size() for group in groups} - {count_ranks()}:
+        raise FireflyError(
+            f"the model is sharded over {ranks} ranks, and {count_ranks()} work together here: all those that share "
+            "the model must grow it together, and no others"
+        )
 
 
 def check_units(units: list[Unit]) -> None:

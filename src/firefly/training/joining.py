@@ -35,6 +35,12 @@ def begin(models: Iterable[nn.Module], facts: dict[str, Any]) -> None:
     if count_ranks() == 1:
         return
     models = list(models)
+    spread = next((name for name, p in models[0].named_parameters() if hasattr(p, "full_tensor")), None)
+    if spread is not None:
+        raise FireflyError(
+            f"{spread} is sharded over the ranks, and this loop shares batches, not parameters: give it the model as "
+            "it is, or train the sharded one in a loop of yours and grow it there (docs/several-gpus.md)"
+        )
     agree({**list_shapes(models[0]), **facts})
     share([tensor.detach() for model in models for tensor in (*model.parameters(), *model.buffers())])
 
