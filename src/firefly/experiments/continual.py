@@ -28,7 +28,7 @@ from firefly.continual import metrics
 from firefly.errors import FireflyError
 from firefly.experiments import options
 from firefly.experiments.continual_class import Class
-from firefly.experiments.continual_course import Course, list_parts
+from firefly.experiments.continual_course import RIVALS, Course, list_parts
 from firefly.experiments.continual_figure import plot
 from firefly.experiments.continual_methods import METHODS, SIZED
 from firefly.experiments.continual_table import keep_last, table
@@ -157,7 +157,7 @@ def measure(
     if time.monotonic() > deadline:
         return False
     parts, device = list_parts(course, seed, args.data), find_device(args.device)
-    size = find_size(rows, seed, method) if method in SIZED else 0
+    size = find_size(path, course, seed, method) if method in SIZED else 0
     room = Class(course, parts, device, find_folder(folder, course, method, seed, size), seed, size)
     scores: list[dict[str, float]] = []
     start = time.perf_counter()
@@ -179,8 +179,8 @@ def measure(
     return True
 
 
-def find_size(rows: list[Row], seed: int, method: str) -> int:
-    for row in rows:
+def find_size(path: Path, course: Course, seed: int, method: str) -> int:
+    for row in read_own(path, course, RIVALS):
         if (row["method"], row["seed"], row["final"]) == ("firefly", seed, True):
             return int(row["parameters"])
     raise FireflyError(f"{method} is as large as Firefly's network: run --methods firefly --seeds {seed} first")
@@ -200,10 +200,11 @@ def plain(course: Course) -> Row:
     return found
 
 
-def read_own(path: Path, course: Course) -> list[Row]:
-    """The rows of this setting."""
-    usual = plain(Course())
-    return keep_last([row for row in options.read_rows(path) if usual | row["config"] == plain(course)])
+def read_own(path: Path, course: Course, but: tuple[str, ...] = ()) -> list[Row]:
+    """The rows of this setting, whatever these keys are."""
+    own, usual = plain(course), plain(Course())
+    free = {key: own[key] for key in but}
+    return keep_last([row for row in options.read_rows(path) if {**usual, **row["config"], **free} == own])
 
 
 CONTINUAL, CONTINUAL_10, CONTINUAL_20 = Continual(), Continual(10), Continual(20)

@@ -27,6 +27,8 @@ SUPERCLASSES = (
     *(17, 8, 14, 13),
 )
 
+RIVALS = ("strength", "fisher", "own")  # settings that Firefly does not depend on
+
 
 @dataclass(frozen=True)
 class Course:

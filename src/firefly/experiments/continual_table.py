@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from firefly.experiments.continual_course import Course
+from firefly.experiments.continual_course import RIVALS, Course
 from firefly.experiments.curves import name_lines, summarise
 from firefly.experiments.rows import Row
 from firefly.report.palette import LABELS
@@ -73,7 +73,7 @@ def table(rows: list[Row]) -> str:
         return "nothing measured yet"
     rows = keep_last(map(complete, rows))
     named, alone = group(rows), find_alone(rows)
-    ours = {find_split(row): row for row in map(complete, rows) if row["method"] == "firefly"}
+    ours = {find_split(row, RIVALS): row for row in rows if row["method"] == "firefly"}
     wide = max(32, *(len(name) + 2 for name in named))
     lines = [NOTE, " " * wide + "".join(f"{head:>15}" for head in HEADS)]
     for name, steps in named.items():
@@ -89,14 +89,16 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*lines, *compare_orders(rows, wide)])
 
 
-def find_split(row: Row) -> str:
-    """The setting, the split, and how many tasks were seen."""
-    return json.dumps([row["config"], row["seed"], row["step"]], sort_keys=True)
+def find_split(row: Row, but: tuple[str, ...] = ()) -> str:
+    """The setting, whatever these keys are, the split, and how many tasks were seen."""
+    config = {key: value for key, value in row["config"].items() if key not in but}
+    return json.dumps([config, row["seed"], row["step"]], sort_keys=True)
 
 
 def compare(found: list[Row], ours: dict[str, Row]) -> str:
     """How far a method is above Firefly, paired by split."""
-    pairs = [(row, ours[find_split(row)]) for row in found if row["method"] != "firefly" and find_split(row) in ours]
+    keys = [(row, find_split(row, RIVALS)) for row in found if row["method"] != "firefly"]
+    pairs = [(row, ours[key]) for row, key in keys if key in ours]
     if not pairs:
         return ""
     gaps = [100 * (row["test_accuracy"] - other["test_accuracy"]) for row, other in pairs]
