@@ -186,7 +186,8 @@ def _layer_of(model: nn.Module, tensor: str) -> str:
     if above != layer and isinstance(model.get_submodule(above), Residual):
         return above
     listed = isinstance(owner, (nn.ParameterList, nn.ParameterDict))
-    named = leaf in ("weight", "bias") or type(owner).__module__.startswith("torch.nn")
+    known = type(owner).__module__.startswith("torch.nn") or isinstance(owner, nn.MultiheadAttention)
+    named = leaf in ("weight", "bias") or known
     return layer if layer and named and not listed else tensor
 
 
