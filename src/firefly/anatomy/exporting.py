@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -25,12 +24,12 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from firefly.anatomy.examples import Call, run_examples, tensors_in
+from firefly.anatomy.reasons import is_users
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.guard import unbroken
 from firefly.surgery.multihead import MultiheadAttention, list_openable
 from firefly.surgery.swap import clone_buffers, exchanged, find_tensor, swapped, switched
 
-FOREIGN = re.compile(r"^<|/torch/|/firefly/|/lib/python3\.\d+/\w+\.py$")  # not the user's files
 PREFIX = "model"  # the name that a Path has for the model
 
 
@@ -159,5 +158,5 @@ def _unchecked() -> Iterator[None]:
 def _where(error: BaseException) -> str:
     """The line of the user's code, as ' (model.py:12)'."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not FOREIGN.search(f.filename)]
+    own = [f for f in frames if is_users(f.filename)]
     return f" ({own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno})" if own else ""

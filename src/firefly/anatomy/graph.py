@@ -22,7 +22,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from firefly.anatomy import axes
 from firefly.anatomy.axes import Axis
 from firefly.anatomy.exporting import inside
-from firefly.anatomy.reasons import tell
+from firefly.anatomy.reasons import TORCH, is_users, tell
 from firefly.anatomy.register import LAYERS
 from firefly.errors import FireflyError
 from firefly.surgery.swap import find_tensor
@@ -140,7 +140,7 @@ class Flow:
 
     def choose(self, ways: int, axis: Axis) -> int:
         """Which of so many ways to read this operator on the axis: the first, or one that frees more widths."""
-        place = self.operator(), self.where() or self.path()
+        place = self.operator(), self.where(lambda file: not file.startswith(TORCH)) or self.path()
         most, known = self.asked.get(place, (0, []))
         self.asked[place] = max(ways, most), [*known, axis]
         return min(self.choices.get(place, 0), ways - 1)
@@ -156,11 +156,11 @@ class Flow:
         target = self.node.target if self.node is not None else ""
         return str(getattr(target, "_schema", None) and target._schema.name.replace("::", ".")) if target else "it"  # type: ignore[union-attr]
 
-    def where(self) -> str:
+    def where(self, shown: Callable[[str], bool] = is_users) -> str:
         """The line of the user's code, as ' (model.py:12)'."""
         trace = (self.node.meta.get("stack_trace") or "") if self.node is not None else ""
         lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
-        own = [line for line in lines if "/torch/" not in line[0]] or lines
+        own = [line for line in lines if shown(line[0])]
         return f" ({own[-1][0].rsplit('/', 1)[-1]}:{own[-1][1]})" if own else ""
 
     def path(self) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import torch
 
 WORDS = {
     "layer_norm": "layer norm",
@@ -20,18 +23,29 @@ WORDS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "convolution"),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), "transposed convolution"),
 }
-NORM = re.compile(r"(RMS|Layer|Group|Instance|Batch|)_?Norm")  # in the name of a class, as in LlamaRMSNorm
-STATISTICS = ("reduces over it", "normalises over it")
+# in the name of a class, as in LlamaRMSNorm
+NORM = re.compile(r"(RMS|Layer|Group|Instance|Batch|Weight|Spectral|)_?Norm")
+SINGULAR = "divides all of it by its largest singular value"
+STATISTICS = ("reduces over it", "normalises over it", SINGULAR)
+TORCH = str(Path(torch.__file__).parent)
+ROOMS = tuple(str(Path(__file__).parents[1] / room) for room in ("anatomy", "surgery"))
+PYTHON = re.compile(r"^<|/lib/python3\.\d+/\w+\.py$")
 
 
 def tell(operator: str, path: str, kind: str, what: str) -> str:
     """What an operator, such as `aten.mean`, does to a width in the forward of a module, whose path and class it is."""
+    path = path.partition(".parametrizations.")[0]
     place = f" in {path}" if path else ""
     norm = NORM.search(kind)
     if norm is not None and what in STATISTICS:
         adjective = norm[1] if norm[1] == "RMS" else norm[1].lower()
-        return f"{adjective} norm{place} normalises over it".lstrip()
+        return f"{adjective} norm{place} {what if what == SINGULAR else STATISTICS[1]}".lstrip()
     if what.startswith("is not known"):
         return f"the operator {operator}{place} {what}"
     name = operator.removeprefix("aten.")
     return f"{WORDS.get(name, name)}{place} {what}"
+
+
+def is_users(file: str) -> bool:
+    """Whether a line of this file may be shown to the user: it is neither torch's, nor Python's, nor tracing itself."""
+    return not file.startswith((TORCH, *ROOMS)) and not PYTHON.search(file)

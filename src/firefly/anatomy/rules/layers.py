@@ -8,6 +8,7 @@ from typing import Any
 from firefly.anatomy import axes
 from firefly.anatomy.axes import Axis
 from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
+from firefly.anatomy.reasons import SINGULAR
 from firefly.anatomy.rules.table import broadcast, channel_of, fixed, rule, unknown, values_in
 
 
@@ -108,7 +109,7 @@ def matmul(flow: Flow, a: Value, b: Value) -> Value:
 def mv(flow: Flow, matrix: Value, vector: Value) -> Value:
     if type(flow.model.get_submodule(flow.path())).__name__ != "_SpectralNorm":
         return matmul(flow, matrix, vector)
-    flow.pin((*matrix.dims, *vector.dims), "of spectral norm divides all of it by its largest singular value")
+    flow.pin((*matrix.dims, *vector.dims), SINGULAR)
     flow.makes(matrix if matrix.direct else None, 0)
     return activation(matrix.dims[:1])
 
