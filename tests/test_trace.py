@@ -76,7 +76,7 @@ def test_sizes_predict_the_cost_of_the_grown_model(entry: Entry) -> None:
     assert before.flops(sizes) == after.flops()
 
 
-UNCOUNTED = {"bilinear", "lstm", "gru"}  # operators that no rule gives a cost
+UNCOUNTED = {"bilinear", "lstm", "gru", "experts_by_mask"}  # no rule gives them a cost, or it depends on values
 
 
 @pytest.mark.parametrize("name", [name for name in ZOO if name not in UNCOUNTED])
@@ -164,6 +164,7 @@ GROWS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "interleave": (lambda x: x.repeat_interleave(2, dim=1), 32),
     "glu by hand": (gate_by_halves, 8),
     "glu": (lambda x: torch.nn.functional.glu(x, dim=1), 8),
+    "numbers of a mask": (lambda x: x[torch.where(torch.arange(len(x)) >= 0)[0]], 16),
 }
 PINS: dict[str, tuple[Callable[[Tensor], Tensor], int, str]] = {
     "sort": (lambda x: x.sort(dim=1).values, 16, "sort"),
@@ -180,6 +181,8 @@ PINS: dict[str, tuple[Callable[[Tensor], Tensor], int, str]] = {
     "norm": (lambda x: x / x.norm(dim=1, keepdim=True), 16, "norm"),
     "padding": (lambda x: torch.nn.functional.pad(x, (1, 1)), 18, "pad"),
     "distance": (lambda x: torch.cdist(x, x.detach()[:3]), 3, "cdist"),
+    "branches of a graph": (lambda x: torch.cond(torch.tensor(True), torch.sin, torch.cos, (x,)), 16, "cond"),
+    "rows at once": (lambda x: torch.vmap(lambda row: row.flip(0))(x), 16, "_add_batch_dim"),
     "a literal of its size": (lambda x: x.reshape(-1, 16), 16, ""),
     "a constant of its size": (lambda x: x * torch.linspace(0, 1, 16).to(x), 16, ""),
 }
@@ -204,6 +207,27 @@ def test_widths_are_pinned_by(what: str) -> None:
     anatomy = firefly.trace(Between(middle, inner), X)
     assert word in (anatomy["a"].pinned or "nothing")
     assert [width.name for width in anatomy.growable()] == ["b"]
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16, dtype=torch.cfloat), nn.Linear(16, 6, dtype=torch.cfloat)
+        self.c, self.d = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.d(torch.relu(self.c(self.b(self.a(x.to(torch.cfloat))).abs())))
+
+
+def test_complex_weights_keep_their_size_and_their_imaginary_part() -> None:
+    torch.manual_seed(0)
+    model = Waves()
+    before = {name: p.clone() for name, p in model.a.named_parameters()}
+    anatomy = firefly.trace(model, X)
+    assert [width.name for width in anatomy.growable()] == ["c"]
+    assert all("holds complex numbers" in (anatomy[name].pinned or "") for name in ("a", "b"))
+    assert grow_blindly(model, ZOO["mlp"], anatomy=anatomy, example=(X,)).growth.neurons > 0
+    assert all(torch.equal(p, before[name]) for name, p in model.a.named_parameters())
 
 
 def test_a_mask_stays_a_mask() -> None:

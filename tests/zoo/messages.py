@@ -92,6 +92,41 @@ class Experts(nn.Module):
         return self.head(self.norm(x + y)).view(*tokens.shape, -1)
 
 
+@specimen(
+    "experts_by_mask",
+    TEXT,
+    grows={"experts.0": 8, "experts.1": 9, "experts.2": 10},
+    pinned={"embed": "layer norm", "router": "softmax", "head": "output"},
+)
+class ExpertsByMask(nn.Module):
+    """Only the words that pick an expert go through it; how many these are depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(11, 6), nn.LayerNorm(6)
+        self.router, self.head = nn.Linear(6, 3), nn.Linear(6, 11)
+        self.experts = nn.ModuleList(nn.Linear(6, size) for size in (8, 9, 10))
+        self.back = nn.ModuleList(nn.Linear(size, 6) for size in (8, 9, 10))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.embed(tokens))
+        words = x.flatten(0, 1)
+        share = torch.softmax(self.router(words), -1)
+        pick, out = share.argmax(-1), torch.zeros_like(words)
+        mask = pick == 0
+        out[mask] += self.expert(0, words[mask]) * share[mask][:, :1]
+        (rows,) = torch.where(pick == 1)
+        out = out.index_add(
+            0, rows, self.expert(1, words[None, rows].reshape(-1, words.shape[1])) * share[rows, 1, None]
+        )
+        rows = (pick == 2).nonzero().squeeze(1)
+        out.index_add_(0, rows, self.expert(2, words.index_select(0, rows)) * share[rows, 2:])
+        return self.head(self.norm(x + out.view_as(x)))
+
+    def expert(self, number: int, x: Tensor) -> Tensor:
+        return self.back[number](F.relu(self.experts[number](x)))
+
+
 @specimen("state_space", TEXT, grows={"enter": 10}, pinned={"embed": "layer norm", "head": "output"})
 class StateSpace(nn.Module):
     """A state for every channel, zeros at first, that a learnt decay carries from word to word; a gate beside it."""

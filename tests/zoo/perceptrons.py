@@ -96,14 +96,15 @@ class WeightNorm(nn.Module):
         return self.head(torch.relu(self.fc3(x)))
 
 
-@specimen("einsum", VECTORS, grows={"mix": 12}, pinned={"head": "output"}, either={"w": 16})
+@specimen("einsum", VECTORS, grows={"w": 16, "v": 10, "mix": 12}, pinned={"head": "output"})
 class Einsum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.randn(16, 8) / 3)
-        self.mix = nn.Linear(16, 12)
+        self.w, self.v = nn.Parameter(torch.randn(16, 8) / 3), nn.Parameter(torch.randn(16, 10) / 4)
+        self.mix = nn.Linear(10, 12)
         self.head = nn.Linear(12, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(torch.einsum("bi,oi->bo", x, self.w))
+        x = torch.relu(torch.einsum("...i, io -> ...o", x[:, None], self.v)).squeeze(1)
         return self.head(torch.relu(self.mix(x)))

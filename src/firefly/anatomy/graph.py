@@ -65,6 +65,11 @@ class Mirror:
     axis: Axis
 
 
+def name_of(target: Any) -> str:
+    """The name of an operator, such as `aten::mul`, or of the function that stands in the graph."""
+    return str(target._schema.name) if hasattr(target, "_schema") else str(getattr(target, "__name__", target))
+
+
 def _module(path: str) -> str:
     """The module's name in the model; a second call of it is marked in the graph."""
     return inside(re.sub(r"@\d+$", "", path))
@@ -86,6 +91,7 @@ class Flow:
     choices: dict[Choice, int] = field(default_factory=dict)  # how to read what can be read in several ways
     asked: dict[Choice, tuple[int, list[Axis]]] = field(default_factory=dict)  # what could, in how many ways
     node: fx.Node | None = None
+    rows: int = 2  # what a size counts as that depends on values, such as how many rows a mask picks
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -153,8 +159,7 @@ class Flow:
         return tell(self.operator(), path, type(self.model.get_submodule(path)).__name__, what) + self.where()
 
     def operator(self) -> str:
-        target = self.node.target if self.node is not None else ""
-        return str(getattr(target, "_schema", None) and target._schema.name.replace("::", ".")) if target else "it"  # type: ignore[union-attr]
+        return name_of(self.node.target).replace("::", ".") if self.node is not None else "it"
 
     def where(self, shown: Callable[[str], bool] = is_users) -> str:
         """The line of the user's code, as ' (model.py:12)'."""
@@ -173,8 +178,14 @@ class Flow:
         """Shapes of what the operator returns: one tuple, or a list of them."""
         value = self.node.meta.get("val") if self.node is not None else None
         if isinstance(value, (tuple, list)):
-            return [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in value]
-        return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+            return [self._shape(v) if isinstance(v, torch.Tensor) else None for v in value]
+        return self._shape(value) if isinstance(value, torch.Tensor) else None
+
+    def _shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        return tuple(n if isinstance(n, int) else self._stand_in(n.node.expr) for n in tensor.shape)
+
+    def _stand_in(self, size: Any) -> int:
+        return int(size.subs(dict.fromkeys(size.free_symbols, self.rows)))
 
     # ---- walking the graph -----------------------------------------------------------------------------------------
 
@@ -231,16 +242,17 @@ class Flow:
     def _call(self, node: fx.Node, args: Any, kwargs: Any, rules: Callable[..., Any]) -> Any:
         if node.target is operator.getitem:
             return args[0][args[1]]
-        inner = next((a for a in args if isinstance(a, fx.GraphModule)), None)
-        if inner is not None:  # a region such as `with torch.no_grad()`: a graph of its own with its inputs behind it
-            given = args[args.index(inner) + 1 :]
-            names = inner.graph.find_nodes(op="placeholder")
-            return self._run(inner, dict(zip(names, given)), rules)
-        name = node.target._schema.name if hasattr(node.target, "_schema") else str(node.target)
+        inner = [a for a in args if isinstance(a, fx.GraphModule)]
+        if len(inner) == 1:  # a region such as `with torch.no_grad()`: a graph of its own with its inputs behind it
+            given = args[args.index(inner[0]) + 1 :]
+            names = inner[0].graph.find_nodes(op="placeholder")
+            return self._run(inner[0], dict(zip(names, given)), rules)
         try:
-            return rules(name)(self, *args, **kwargs)
+            found = rules(name_of(node.target))(self, *args, **kwargs)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # arguments the rule knows not
             return rules("")(self, *args, **kwargs)
+        several = isinstance(self.outputs(), list)  # where(mask) returns as many tensors as the mask has dimensions
+        return found if several == isinstance(found, (tuple, list)) else rules("")(self, *args, **kwargs)
 
     def _registered(self, node: fx.Node) -> str | None:
         """The path of the registered layer in whose forward the node stands, if any."""

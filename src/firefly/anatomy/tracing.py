@@ -70,6 +70,8 @@ def _trace(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
         programs = export(model, calls)
         tensors = [leaf for leaf in tree_leaves((calls[0].args, calls[0].kwargs)) if isinstance(leaf, Tensor)]
         batch = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 1)
+        if not batch:
+            raise FireflyError(f"the example has shape {tuple(tensors[0].shape)}, so nothing in it: give one or more")
         flow, anatomy = read_best(lambda choices: _read(model, programs, batch, choices))
         return prove(model, Examples(*calls), flow, anatomy)
 
@@ -100,7 +102,7 @@ def check_model(model: Any) -> None:
 
 
 def _read(model: nn.Module, programs: list[Any], batch: int, choices: dict[Choice, int]) -> tuple[Flow, Anatomy]:
-    flow = Flow(model, choices=choices)
+    flow = Flow(model, choices=choices, rows=max(batch, 2))
     for k, program in enumerate(programs):
         costs = list(flow.costs)
         flow.walk(program, rules.find)
@@ -125,6 +127,8 @@ def _pin_conflicts(flow: Flow) -> None:
         tensor = find_tensor(flow.model, name)
         if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
             axes.pin(value.dims, f"{name} is frozen")
+        if tensor.is_complex():
+            axes.pin(value.dims, f"{name} holds complex numbers, and growth knows real ones")
         known = ("mean of data", "variance of data", "as registered")
         if not isinstance(tensor, nn.Parameter) and flow.starts.get(name) not in known:
             axes.pin(value.dims, f"the buffer {name} has an entry for each neuron, and who knows which for a new one")

@@ -62,7 +62,7 @@ def _join_sources(values: list[Value], from_end: int) -> Any:
     return NOWHERE.union(*found)
 
 
-@rule("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
+@rule("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size", "sym_size")
 def check(flow: Flow, *_: Any, **__: Any) -> None:
     """Looks at a tensor and makes none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 from firefly.anatomy import axes
@@ -143,14 +144,15 @@ def grouped_mm(flow: Flow, x: Value, weight: Value, *_: Any, **__: Any) -> Value
 
 @rule("einsum")
 def einsum(flow: Flow, equation: str, operands: Sequence[Value], **_: Any) -> Any:
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow or "." in equation or any(len(set(t)) < len(t) for t in terms):
-        return unknown(flow, *operands)
+    terms, right = _spell_out(equation, operands)
     found: dict[str, Axis] = {}
     for term, value in zip(terms, operands):
+        for letter, axis in zip(term, value.dims, strict=True):
+            if axes.length(found.setdefault(letter, axis)) != axes.length(axis):
+                raise ValueError(f"{letter} is stretched")
+    for term, value in zip(terms, operands):
         for letter, axis in zip(term, value.dims):
-            flow.same(found.setdefault(letter, axis), axis)
+            flow.same(found[letter], axis)
     for letter, axis in found.items():
         users = [(t.index(letter), v) for t, v in zip(terms, operands) if letter in t]
         weights = [(d, v) for d, v in users if v.direct and v.sources[d]]
@@ -164,6 +166,18 @@ def einsum(flow: Flow, equation: str, operands: Sequence[Value], **_: Any) -> An
                 flow.makes(v, d)
     flow.cost(*found.values())
     return activation(found[letter] for letter in right)
+
+
+def _spell_out(equation: str, operands: Sequence[Value]) -> tuple[list[str], str]:
+    """The letters of every operand and of the result, with some for the dimensions that dots stand for."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    hidden = [len(value.dims) - len(term.replace("...", "")) for term, value in zip(terms, operands)]
+    spare = "".join(sorted(set(ascii_letters) - set(equation)))[: max(hidden)]
+    terms = [term.replace("...", spare[len(spare) - count :]) for term, count in zip(terms, hidden)]
+    if not arrow or any(len(set(term)) < len(term) for term in terms):
+        raise ValueError(f"{equation} has no result, or takes a diagonal")
+    return terms, right.replace("...", spare)
 
 
 @rule("_weight_norm")

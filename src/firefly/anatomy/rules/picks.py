@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
+from firefly.anatomy.axes import Axis
 from firefly.anatomy.graph import NOWHERE, Flow, Value, activation
-from firefly.anatomy.rules.table import fixed, rule, unknown
+from firefly.anatomy.rules.table import broadcast, fixed, rule, unknown
 
 
 @rule("embedding")
@@ -26,19 +30,43 @@ def embedding_bag(flow: Flow, weight: Value, *_: Any, **__: Any) -> list[Any]:
     return [bags, *(activation(fixed(flow, shape)) for shape in shapes[1:])]
 
 
-@rule("index", "index_select")
-def index(flow: Flow, x: Value, *args: Any) -> Any:
-    """Whole slices by number; what is left of a parameter is still its own entries (the weights of an expert)."""
-    if isinstance(args[0], int):
-        where, numbers = args[0] % len(x.dims), args[1]
-    else:
-        given = [d for d, i in enumerate(args[0]) if i is not None]
-        if len(given) > 1:
-            return unknown(flow, x, *args)
-        where, numbers = given[0], args[0][given[0]]
-    flow.pin((x.dims[where],), "picks some of it")
-    dims = (*x.dims[:where], *numbers.dims, *x.dims[where + 1 :])
-    sources = (*x.sources[:where], *[NOWHERE] * len(numbers.dims), *x.sources[where + 1 :])
+@rule("index_select")
+def index_select(flow: Flow, x: Value, dim: int, numbers: Value) -> Value:
+    return _pick(flow, x, dim % len(x.dims), numbers.dims)
+
+
+@rule("index")
+def index(flow: Flow, x: Value, indices: list[Value | None]) -> Any:
+    """Whole slices, by their numbers or where a mask says so."""
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if len(given) > 1:
+        return unknown(flow, x, indices)
+    numbers = indices[given[0]]
+    if not _is_mask(flow, given[0]):
+        return _pick(flow, x, given[0], numbers.dims)  # type: ignore[union-attr]
+    return _pick(flow, x, given[0], fixed(flow, (flow.rows,)), len(numbers.dims))  # type: ignore[union-attr]
+
+
+@rule("index_put")
+def index_put(flow: Flow, x: Value, indices: list[Value | None], other: Value, *_: Any, **__: Any) -> Value:
+    """Other values at the places that `index` picks."""
+    picked = index(flow, x, indices)
+    if not isinstance(picked, Value) or sum(i is not None for i in indices) > 1:
+        return unknown(flow, x, other)
+    broadcast(flow, [picked.dims, other.dims])
+    return activation(x.dims)
+
+
+def _is_mask(flow: Flow, place: int) -> bool:
+    given: Any = flow.node.args[1] if flow.node is not None else ()
+    return bool(given[place].meta["val"].dtype == torch.bool)
+
+
+def _pick(flow: Flow, x: Value, where: int, picked: Sequence[Axis], count: int = 1) -> Value:
+    """Other axes instead of so many. What is left of a parameter is still its own entries: the weights of an expert."""
+    flow.pin(x.dims[where : where + count], "picks some of it")
+    dims = (*x.dims[:where], *picked, *x.dims[where + count :])
+    sources = (*x.sources[:where], *[NOWHERE] * len(picked), *x.sources[where + count :])
     return Value(dims, sources, x.direct)
 
 
