@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import signal
 import sys
 from collections import defaultdict
@@ -263,12 +264,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "vector loss": ({"loss": lambda model, batch: model(*batch[0])}, r"scalar tensor.*shape \(16, 4\)"),
     "float loss": ({"loss": lambda model, batch: 0.5}, "scalar tensor.*float"),
     "no loss": ({"loss": 3}, "function.*int"),
+    "none for a loss": ({"loss": None}, "function.*NoneType"),
+    "a criterion": ({"loss": nn.CrossEntropyLoss()}, "function.*CrossEntropyLoss"),
+    "complex loss": ({"loss": lambda model, batch: model(*batch[0]).sum() * 1j}, r"scalar tensor.*torch\.complex64"),
     "nan loss": ({"loss": lambda model, batch: model(*batch[0]).sum() * float("nan")}, "nan.*finite"),
     "no batches": ({"batches": []}, "no batches"),
     "an empty generator": ({"batches": iter(())}, "no batches"),
     "batches of the wrong kind": ({"batches": 7}, "iterable.*int"),
     "unknown width": ({"widths": ["fc7"]}, "no width 'fc7'.*0, 2, 4"),
     "pinned width": ({"widths": ["4"]}, "'4' cannot grow.*output"),
+    "a number of widths": ({"widths": 3}, "widths=3: give names"),
+    "numbers of widths": ({"widths": [0, 2]}, r"widths=\[0, 2\]: give names"),
+    "another anatomy": ({"anatomy": trace_entry("vgg")}, "anatomy is of another model"),
+    "no bystanders": ({"bystanders": None}, r"bystanders holds None.*\[discriminator\]"),
+    "nobody locked": ({"neighborhood": firefly.Unlock(locked={})}, r"no candidate of unlock.*firefly\.New"),
     "no width left": ({"widths": lambda width: False}, "nothing can grow"),
     "empty neighborhood": ({"neighborhood": []}, "at most once"),
     "two of a kind": ({"neighborhood": [firefly.New(2), firefly.New(3)]}, "at most once"),
@@ -297,11 +306,21 @@ def test_more_errors() -> None:
     lone, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
     with pytest.raises(firefly.FireflyError, match=r"nothing can grow.*output of the model"):
         firefly.grow(lone, lambda model, batch: model(batch).square().mean(), [x], example=x)
-    for given in ((3, float("nan")), (3, -0.1), (3, 0.1, 0)):
+    for given in ((3, float("nan")), (3, -0.1), (3, 0.1, 0), (3, 0.1, math.inf)):
         with pytest.raises(firefly.FireflyError, match=r"New\("):
             firefly.New(*given)
-    with pytest.raises(firefly.FireflyError, match=r"Split\("):
-        firefly.Split(0)
+    for epsilon in (0, True):
+        with pytest.raises(firefly.FireflyError, match=r"Split\("):
+            firefly.Split(epsilon)
+    for make in (firefly.Layers, firefly.Multiples):
+        with pytest.raises(firefly.FireflyError, match=r"\(True\): needs a whole number"):
+            make(True)
+    with pytest.raises(firefly.FireflyError, match=r"Unlock\(locked=\[1\]\): give \{width"):
+        firefly.Unlock(locked=cast(Any, [1]))
+    with pytest.raises(firefly.FireflyError, match="has no module 3"):
+        firefly.deepen(nn.Sequential(lone, nn.ReLU(), nn.Linear(3, 2)), x, sites=cast(Any, 3))
+    with pytest.raises(firefly.FireflyError, match=r"shape \(0, 4\)"):
+        firefly.trace(lone, x[:0])
     for count in (0, -1, 2.5):
         with pytest.raises(firefly.FireflyError, match="whole number"):
             firefly.New(cast(Any, count))
@@ -309,6 +328,17 @@ def test_more_errors() -> None:
         firefly.Firefly(ZOO["mlp"].make(), ZOO["mlp"].example(), neighborhood=[])
     with pytest.raises(firefly.FireflyError, match=r"nn\.Module"):
         firefly.Firefly(cast(Any, "mlp"), ZOO["mlp"].example())
+    with pytest.raises(firefly.FireflyError, match="widths=3: give names"):
+        firefly.Firefly(ZOO["mlp"].make(), ZOO["mlp"].example(), widths=cast(Any, 3))
+    for state in ({}, 3):
+        with pytest.raises(firefly.FireflyError, match="no state of a grower"):
+            firefly.Firefly(ZOO["mlp"].make(), ZOO["mlp"].example()).load_state_dict(cast(Any, state))
+
+
+def test_a_grower_remembers_widths_that_can_be_named_only_once() -> None:
+    entry, model, _ = make_ready("mlp")
+    grower = firefly.Firefly(model, entry.example(), widths=(name for name in ("0", "2")), steps=2)
+    assert [list(grower.grow(entry.loss, entry.batches()).widths) for _ in range(2)] == [["0", "2"]] * 2
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------

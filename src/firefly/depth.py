@@ -111,7 +111,7 @@ def _find_sites(model: nn.Module, calls: dict[str, Call], sites: Sites) -> tuple
         if not found:
             raise FireflyError("no fitting place for a new layer: name modules behind which to put one, sites=[...]")
         return found, set()
-    wanted = [sites] if isinstance(sites, (str, type)) else list(sites)
+    wanted = list(sites) if isinstance(sites, Iterable) and not isinstance(sites, (str, type)) else [sites]
     found, must = [], set()
     for one in wanted:
         if isinstance(one, type):

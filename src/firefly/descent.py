@@ -20,8 +20,9 @@ from torch import nn
 
 from firefly.anatomy.examples import bring
 from firefly.anatomy.tracing import check_model, trace
-from firefly.anatomy.widths import Anatomy, Widths, pick_widths
+from firefly.anatomy.widths import Anatomy, Widths, check_fit, pick_widths, read_widths
 from firefly.checkpoint.architecture import note_growth
+from firefly.errors import FireflyError
 from firefly.growth import Clock, Growth, make_growth
 from firefly.method import Method, check_options, find_method
 from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
@@ -114,7 +115,7 @@ def grow(
     with whole(model, optimizer) as shards, undisturbed(model, seed, bystanders), ExitStack() as undo:
         # trace
         with together():
-            anatomy = trace(model, example) if anatomy is None else anatomy
+            anatomy = trace(model, example) if anatomy is None else check_fit(anatomy, model)
             names = pick_widths(anatomy, widths)
             batches, held = hold_batches(batches, steps, evaluate_on, held)
             check_loss(loss, model, held)
@@ -200,7 +201,8 @@ class Firefly:
         check_options(budget=budget, seed=seed, **how)
         check_schedule(schedule)
         self.model, self.example, self.schedule = model, example, schedule
-        self.neighborhood, self.budget, self.widths, self.seed = read_neighborhood(neighborhood), budget, widths, seed
+        self.neighborhood, self.widths = read_neighborhood(neighborhood), read_widths(widths)
+        self.budget, self.seed = budget, seed
         self.options: dict[str, Any] = {**how, "method": find_method(method), "progress": progress}
         self.history: list[dict[str, Any]] = []
         self._anatomy: Anatomy | None = None
@@ -264,6 +266,8 @@ class Firefly:
         return {"history": self.history, "schedule": self.schedule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping) or not {"schedule", "history"} <= state.keys():
+            raise FireflyError("this is no state of a grower: give what its state_dict() returned")
         self.schedule.load_state_dict(state["schedule"])  # before the rest: it may refuse
         self.history = list(state["history"])
         self._anatomy = None

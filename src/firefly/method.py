@@ -54,10 +54,10 @@ def check_options(
     rank: Any,
     path: Any,
     anatomy: Any = None,
-    loss: Any = None,
+    loss: Any = ...,
 ) -> None:
     """Refuse what no growth can work with, before anything is done."""
-    if loss is not None and not callable(loss):
+    if loss is not ... and (not callable(loss) or type(loss).__module__.startswith("torch.nn.")):
         raise FireflyError(f"loss must be a function loss(model, batch) -> scalar tensor, not {type(loss).__name__}")
     for name, value in (("steps", steps), ("evaluate_on", evaluate_on)):
         if type(value) is not int or value < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -169,17 +170,38 @@ def pinned(anatomy: Anatomy, reasons: Mapping[str, str]) -> Anatomy:
     )
 
 
+def check_fit(anatomy: Anatomy, model: nn.Module) -> Anatomy:
+    """The anatomy, if it is that of the model as it is now."""
+    if not anatomy.fits(model):
+        raise FireflyError(
+            "anatomy is of another model, or of this one before it grew, froze or got new layers: trace it again, or "
+            "leave anatomy out"
+        )
+    return anatomy
+
+
 Widths = Iterable[str] | Callable[[Width], bool] | None  # names, a filter, or every width that is not pinned
+
+
+def read_widths(widths: Any) -> Widths:
+    """The widths as they may be given, names as a tuple."""
+    if widths is None or callable(widths):
+        return widths
+    names = (widths,) if isinstance(widths, str) else tuple(widths) if isinstance(widths, Iterable) else (widths,)
+    if not all(isinstance(name, str) for name in names):
+        raise FireflyError(f"widths={widths!r}: give names of widths, a filter width -> bool, or None for all of them")
+    return names
 
 
 def pick_widths(anatomy: Anatomy, widths: Widths) -> list[str]:
     """The names of the widths that may grow."""
+    widths = read_widths(widths)
     if widths is None:
         names = [width.name for width in anatomy.growable()]
     elif callable(widths):
         names = [width.name for width in anatomy.growable() if widths(width)]
     else:
-        names = [widths] if isinstance(widths, str) else list(widths)
+        names = list(widths)
         for name in names:
             if anatomy[name].pinned:
                 raise FireflyError(f"width {name!r} cannot grow: {anatomy[name].pinned}")

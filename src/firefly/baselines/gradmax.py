@@ -30,7 +30,7 @@ from firefly.method import Method
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.slots import Slots
 from firefly.ranks.talk import average
-from firefly.stages.losses import Loss, scalar_loss
+from firefly.stages.losses import Loss, find_slopes, scalar_loss
 from firefly.stages.scores import Gains
 from firefly.stages.step_one import Steps
 from firefly.surgery.swap import switched
@@ -166,7 +166,7 @@ def differentiate(over: OverGrown, loss: Loss, batches: list[Any], delta: Tensor
     for batch in batches:
         with over.attached(unit, free):
             value = scalar_loss(loss, over.model, batch)
-            found = torch.autograd.grad(value, list(free.values()), allow_unused=True)
+            found = find_slopes(value, free.values())
         for name, slope in zip(total, found):
             if slope is not None:
                 total[name] += slope / len(batches)

@@ -56,10 +56,10 @@ class OverGrown:
         offered = {name: list_slots(anatomy[name], kinds) for name in widths}
         self.slots = {name: slots for name, slots in offered.items() if slots}
         if not self.slots:
-            raise FireflyError(
-                f"no candidate of {', '.join(kind.name for kind in kinds)} in {', '.join(widths)}: dormant layers grow "
-                "by new neurons only: put firefly.New(...) into the neighborhood"
-            )
+            way = "put firefly.New(...) into the neighborhood"
+            if any(anatomy[name].dormant for name in widths):
+                way = f"dormant layers grow by new neurons only: {way}"
+            raise FireflyError(f"no candidate of {', '.join(k.name for k in kinds)} in {', '.join(widths)}: {way}")
         self.device = next(model.parameters()).device
         self.fold = fold and all(slots.even for slots in self.slots.values())
         self.rosters = {name: slots.everyone(self.device) for name, slots in self.slots.items()}

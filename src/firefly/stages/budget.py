@@ -120,7 +120,7 @@ class Layers(Budget):
     count: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or self.count < 0:
+        if type(self.count) is not int or self.count < 0:
             raise FireflyError(f"Layers({self.count!r}): needs a whole number of layers, 0 for none")
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
@@ -138,7 +138,7 @@ class Multiples(Budget):
     multiple: int = 8  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.multiple, int) or self.multiple < 1:
+        if type(self.multiple) is not int or self.multiple < 1:
             raise FireflyError(f"Multiples({self.multiple!r}): needs a whole number of at least 1, such as 8")
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:

@@ -19,10 +19,31 @@ Loss = Callable[[nn.Module, Any], Tensor]
 def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
     """The loss of a batch, checked."""
     value = loss(model, batch)
-    if not isinstance(value, Tensor) or value.numel() != 1:
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.is_complex():
         what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        what = f"{value.dtype}" if isinstance(value, Tensor) and value.is_complex() else what
         raise FireflyError(f"loss(model, batch) must return a scalar tensor, but returned {what}: take its mean")
     return value.reshape(())
+
+
+def find_slopes(value: Tensor, leaves: Iterable[Tensor], create_graph: bool = False) -> tuple[Tensor | None, ...]:
+    """What `torch.autograd.grad` returns, by the engine itself.
+
+    The other switches off what stands around the forward, dropout's absence and the folding of copies, and a forward
+    with gradient checkpointing is run once more meanwhile.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    one = torch.ones_like(value)
+    try:
+        found = engine.run_backward((value,), (one,), create_graph, create_graph, tuple(leaves), True, False)
+    except RuntimeError as error:
+        if "use_reentrant=True" not in str(error):
+            raise
+        raise FireflyError(
+            "gradient checkpointing with use_reentrant=True finds gradients of all parameters or of none: turn it off, "
+            "or set use_reentrant=False"
+        ) from error
+    return tuple(found)
 
 
 @torch.no_grad()

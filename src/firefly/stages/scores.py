@@ -13,7 +13,7 @@ from torch import Tensor
 
 from firefly.neighborhood.overgrown import Epsilon, OverGrown
 from firefly.ranks.talk import average
-from firefly.stages.losses import Loss, scalar_loss
+from firefly.stages.losses import Loss, find_slopes, scalar_loss
 
 Gains = dict[str, Tensor]  # D_i, one number a slot, per width
 
@@ -53,7 +53,7 @@ def _slopes(over: OverGrown, loss: Loss, batches: list[Any], epsilon: Epsilon) -
     for batch in batches:
         with over.attached(at):
             value = scalar_loss(loss, over.model, batch)
-            found = torch.autograd.grad(value, list(at.values()), allow_unused=True)
+            found = find_slopes(value, at.values())
         for name, slope in zip(at, found):
             if slope is not None:
                 slopes[name] += slope / len(batches)

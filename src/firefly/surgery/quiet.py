@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from firefly.errors import FireflyError
 from firefly.surgery.guard import interruptible
 
 
@@ -36,6 +37,9 @@ def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = (
 
     Bystanders are modules that the loss runs beside the model, such as the discriminator of a generator.
     """
+    bystanders = list(bystanders) if isinstance(bystanders, Iterable) else [bystanders]
+    if wrong := [one for one in bystanders if not isinstance(one, nn.Module)]:
+        raise FireflyError(f"bystanders holds {wrong[0]!r:.60}: give a list of modules, bystanders=[discriminator]")
     gradients = [(p, p.grad) for p in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for module in bystanders for buffer in module.buffers()]
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})

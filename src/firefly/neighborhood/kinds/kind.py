@@ -39,7 +39,7 @@ class Kind:
     epsilon: float
 
     def __post_init__(self) -> None:
-        number = isinstance(self.epsilon, (int, float)) and 0 < self.epsilon <= 10
+        number = type(self.epsilon) in (int, float) and 0 < self.epsilon <= 10
         self.check(number, f"epsilon={self.epsilon!r}", "the step must be a number above 0 and at most 10")
 
     def check(self, holds: bool, what: str, rule: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,8 +35,8 @@ class New(Kind):
         whole = self.count is None or (type(self.count) is int and self.count >= 1)
         self.check(whole, f"count={self.count!r}", "needs a whole number of at least 1; leave New out for none")
         super().__post_init__()
-        wanted = self.scale is None or (isinstance(self.scale, (int, float)) and self.scale > 0)
-        self.check(wanted, f"scale={self.scale!r}", "the standard deviation must be above 0")
+        wanted = self.scale is None or (type(self.scale) in (int, float) and 0 < self.scale < math.inf)
+        self.check(wanted, f"scale={self.scale!r}", "the standard deviation must be a number above 0")
 
     def count_new(self, width: Width) -> int:
         """A neuron that owns several rows, such as an attention head, counts as its rows."""

@@ -31,6 +31,11 @@ class Unlock(Kind):
     epsilon: float = 0.3
     locked: Mapping[str, Tensor] | None = None
 
+    def __post_init__(self) -> None:
+        known = self.locked is None or isinstance(self.locked, Mapping)
+        self.check(known, f"locked={self.locked!r:.60}", "give {width: a boolean per neuron}, or None for all neurons")
+        super().__post_init__()
+
     def find_existing(self, width: Width) -> Tensor:
         if self.locked is None:
             return torch.ones(width.size, dtype=torch.bool)
