@@ -128,3 +128,6 @@ def test_errors_are_in_words_and_alone(what: str, capfd: pytest.CaptureFixture[s
 def test_torch_script_cannot_grow() -> None:
     with pytest.raises(firefly.FireflyError, match=r"TorchScript.*made from"):
         firefly.trace(torch.jit.script(nn.Linear(8, 3)), X)
+    model = nn.Sequential(nn.Linear(8, 6), torch.jit.script(nn.Linear(6, 3)))
+    with pytest.raises(firefly.FireflyError, match=r"cannot follow 1, a TorchScript module.*made from"):
+        firefly.trace(model, X)

@@ -103,7 +103,10 @@ def _export_once(model: nn.Module, call: Call) -> ExportedProgram:
 def _explain(model: nn.Module, call: Call, error: Exception) -> str:
     method = f"{type(model).__name__}.{call.method}"
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if any(isinstance(value, PackedSequence) for frame in frames for value in frame.f_locals.values()):
+    scripted = [name for name, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    if scripted:
+        why = f"cannot follow {scripted[0]}, a TorchScript module, in {method}: put in the one that it was made from"
+    elif any(isinstance(value, PackedSequence) for frame in frames for value in frame.f_locals.values()):
         why = f"cannot follow packed sequences, whose lengths are values of a tensor, in {method}{_where(error)}"
     elif "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
         why = f"cannot follow a branch on the values of a tensor in {method}{_where(error)}"
