@@ -32,6 +32,18 @@ def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> Non
         assert end.value.code == 0 and f"\n  {command} " in capsys.readouterr().out  # an indented line to copy
 
 
+@pytest.mark.parametrize(
+    "command", ["", "demo", "grow", "widths", "show", "export", "nas", "reproduce", "report", "data"]
+)
+def test_help_fits_a_terminal(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])

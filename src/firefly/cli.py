@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import firefly
+from firefly.commands.parsing import Parser
 from firefly.errors import FireflyError
 from firefly.ranks.launch import find_launched, joined
 
@@ -33,15 +34,20 @@ EXPERIMENTS = {  # modules, or objects in them, with add_arguments(parser), run(
 
 ABOUT = """Grow neural networks in PyTorch: find where more neurons lower the loss most, and grow the model there.
 
-  firefly demo                                             one to two minutes: grow a small network
-  firefly grow mine:make_model --data mine:make_loaders    train and grow a model of yours
-  firefly show runs/mine                                   what it has grown into; firefly export writes it as ONNX
-  firefly reproduce toy                                    an experiment of the paper, measured here
-  firefly widths mypackage.models:make --shape 2,3,32,32   what of your own model can grow
-  firefly report runs/mine runs/other --html both.html     one page about runs; of results, their table and figure
-  firefly data get cifar10                                 the images that some experiments need
+  firefly demo                     one to two minutes: grow a small network
+  firefly widths mine:make_model --shape 2,3,32,32
+                                   what of a model of yours can grow
+  firefly grow mine:make_model --data mine:make_loaders
+                                   train and grow it
+  firefly show runs/mine           what it has grown into
+  firefly report runs/mine runs/other --html both.html
+                                   one page about runs; of results, their table
+  firefly export runs/mine --to onnx
+                                   the grown network for other programs
+  firefly reproduce toy            an experiment of the paper, measured here
+  firefly data get cifar10         the images that some experiments need
 
-Each has its own help: firefly widths --help. Exit codes: 0 done, 2 something in the input is wrong, 130 Ctrl-C.
+Each has its own help: firefly grow --help. Exit codes: 0 done, 2 something in the input is wrong, 130 Ctrl-C.
 """
 
 
@@ -67,15 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> ArgumentParser:
-    parser = ArgumentParser("firefly", description=ABOUT, formatter_class=RawDescriptionHelpFormatter)
+    parser = Parser("firefly", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"firefly {firefly.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, command: Callable[[Namespace], Any], short: str, more: str, **at: Any) -> ArgumentParser:
         about = {"description": f"{short[0].upper()}{short[1:]}.\n\n{more}", "help": short}
-        made: ArgumentParser = at.get("to", commands).add_parser(
-            name, **about, formatter_class=RawDescriptionHelpFormatter
-        )
+        made: ArgumentParser = at.get("to", commands).add_parser(name, **about)
         made.set_defaults(command=command)
         return made
 
@@ -147,11 +151,7 @@ def add_reproduce(add: Callable[..., ArgumentParser]) -> None:
 
 def run_experiment(args: Namespace) -> int:
     module = find_experiment(args.experiment)
-    parser = ArgumentParser(
-        f"firefly reproduce {args.experiment}",
-        description=getattr(module, "about", module.__doc__),
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = Parser(f"firefly reproduce {args.experiment}", description=getattr(module, "about", module.__doc__))
     module.add_arguments(parser)
     asked = parser.parse_args(args.options)
     if not getattr(module, "joins", False):  # it works in one process
@@ -179,7 +179,9 @@ A file of results holds one network per line; each line names its experiment, an
 
   firefly report results/toy.jsonl
   firefly report runs/toy/toy.jsonl --out figures
-  firefly report results/wider-mobilenet.jsonl results/growth-seconds.jsonl    (seconds of benchmarks/growth_seconds.py)
+  firefly report results/wider-mobilenet.jsonl results/growth-seconds.jsonl
+
+The last line's second file holds seconds, as benchmarks/growth_seconds.py measures them.
 """
 
 
@@ -187,18 +189,21 @@ def add_report(add: Callable[..., ArgumentParser]) -> None:
     parser = add("report", report_results, "make the page of runs, or the table and figures of results", REPORT)
     parser.add_argument("results", type=Path, nargs="+", metavar="RUN", help="folders of runs, or files of results")
     parser.add_argument("--html", type=Path, metavar="FILE", help="the page of the runs (report.html in the first)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for results: where to (beside the first file)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (into the first run, beside the first file)")
 
 
 def report_results(args: Namespace) -> None:
     if args.html or any(path.is_dir() for path in args.results):
         from firefly.commands.report import report_runs
 
-        print(f"the page: {report_runs(args.results, args.html).resolve()}")
+        print(f"the page: {report_runs(args.results, args.html or (args.out and args.out / 'report.html')).resolve()}")
         return
 
     from firefly.experiments.rows import read_rows
 
+    for path in args.results:
+        if path.name == "history.jsonl" and (path.parent / "fit.json").exists():
+            raise FireflyError(f"{path} is the journal of a run: give its folder, firefly report {path.parent}")
     rows = [row for path in args.results for row in read_rows(path)]
     names = dict.fromkeys(row["experiment"] for row in rows if "benchmark" not in row)
     if not names:

@@ -81,8 +81,9 @@ class Growth:
         woken = len(self.woken)
         flops = f", FLOPs {_short(self.flops[0])} -> {_short(self.flops[1])}" if self.flops[0] else ""
         layers = f", {woken} new layer{'s' * (woken > 1)}" if woken else ""
+        plural = "" if self.neurons == 1 else "s"
         lines = [
-            f"+{self.neurons} neurons in {len(self.added)} of {len(self.widths)} widths{layers}; "
+            f"+{self.neurons} neuron{plural} in {len(self.added)} of {len(self.widths)} widths{layers}; "
             f"parameters {before:,} -> {after:,} ({after / max(before, 1) - 1:+.1%}){flops}",
             *(self._table() if self.added else []),
             f"loss {self.loss_before:.4f} -> over-grown {self.loss_overgrown:.4f} -> grown {self.loss_after:.4f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from firefly.anatomy.widths import Anatomy
@@ -29,6 +30,7 @@ class Method:
 
 
 METHODS: dict[str, Callable[[], Method]] = {"firefly": Method}  # by name; `firefly.baselines` adds its own
+SEARCHES: dict[str, str] = {}  # names of those that train copies, or steer the training: how they are called instead
 
 
 def find_method(method: Method | str) -> Method:
@@ -41,7 +43,11 @@ def find_method(method: Method | str) -> Method:
         name = getattr(method, "__name__", repr(method))
         way = "call it instead of firefly.grow" if name not in METHODS else f"write method={name!r}, or call it"
         raise FireflyError(f"method={name}: that is a function: {way}")
-    raise FireflyError(f"method={method!r}: give firefly.baselines.…(), or a name: {', '.join(sorted(METHODS))}")
+    if isinstance(method, str) and method in SEARCHES:
+        raise FireflyError(f"method={method!r} is no growth by itself: call firefly.baselines.{SEARCHES[method]}")
+    close = get_close_matches(method, METHODS, 1) if isinstance(method, str) else []
+    hint = f"did you mean {close[0]!r}? Names are" if close else "give firefly.baselines.…(), or a name:"
+    raise FireflyError(f"method={method!r}: {hint} {', '.join(sorted(METHODS))}")
 
 
 def check_options(

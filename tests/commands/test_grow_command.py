@@ -128,10 +128,14 @@ def test_the_journal_tells_of_epochs_and_growths(here: Path, capsys: pytest.Capt
 def test_a_preview_changes_nothing_and_is_what_the_first_growth_looks_like(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / "runs" / "mine").mkdir(parents=True)
+    (here / "runs" / "mine" / "fit.json").write_text("of another run")  # not asked for
     assert main([*WORDS, "--preview", "--quiet"]) == 0
+    (here / "runs" / "mine" / "fit.json").unlink()
     said = capsys.readouterr().out
     assert "1 of 2 widths can grow" in said and "+2 neurons in 1 of 1 widths" in said
-    assert sorted(path.name for path in here.iterdir() if path.name != "__pycache__") == ["mine_here.py"]
+    assert sorted(path.name for path in here.iterdir() if path.name != "__pycache__") == ["mine_here.py", "runs"]
+    assert list((here / "runs" / "mine").iterdir()) == []
 
 
 def test_a_preview_of_a_run_starts_from_its_weights(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +144,9 @@ def test_a_preview_of_a_run_starts_from_its_weights(here: Path, capsys: pytest.C
     assert main([*WORDS, "--out", "run", "--preview", "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "after epoch 6 of run would now grow" in said and "0           7" in said
+    assert main([*WORDS, "--budget", "neurons=1", "--every", "1", "--out", "run", "--preview", "--quiet"]) == 0
+    said = capsys.readouterr().out  # another budget: what would come if ...
+    assert "after epoch 6 of run would now grow" in said and "+1 neuron in 1 of 1 widths" in said
     assert kept == {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
 
 

@@ -23,6 +23,9 @@ tensors = lambda: (x, y)
 once = lambda: (batch for batch in [(x, y)])
 empty = lambda: []
 words = lambda: "cifar10"
+samples = lambda: (TensorDataset(x, y), TensorDataset(x, y))
+three = lambda: (*loaders(), loaders()[0])
+classes = lambda: [(x, y + 5)]
 nothing = lambda: None
 strange = lambda: {"training": [(x, y)]}
 mixed = lambda: {"train": [(x, y)], "valid": [(x, y)]}
@@ -89,6 +92,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--data": "odd_here:empty"}, "the loader is empty"),
         ({"--data": "odd_here:bad_test"}, "the test batches are none"),
         ({"--data": "odd_here:words"}, "are a str"),
+        ({"--data": "odd_here:samples"}, "return DataLoader(TensorDataset(...), 128, shuffle=True)"),
+        ({"--data": "odd_here:three"}, "returned 3 things: return a loader, a pair (train, test)"),
+        ({"--data": "odd_here:classes"}, "answers float32 [32, 3] and the targets int64 [32]: Target "),
+        ({"--data": "odd_here:floats", "--loss": "nll"}, "answers float32 [32, 3] and the targets float32 [32, 3]"),
         ({"--data": "odd_here:strange"}, "returned a dict with training"),
         ({"--data": "odd_here:mixed"}, "a dict with train, valid"),
         ({"--data": "odd_here:numbers"}, "make it (inputs, targets)"),
@@ -130,13 +137,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--optimizer": "odd_here:list"}, "has no 'list'"),
         ({"--optimizer": "torch.optim:LBFGS"}, "LBFGS"),
         ({"--schedule": "sine"}, "cosine, step, constant"),
-        ({"--method": "luck"}, "method='luck'"),
+        ({"--method": "luck"}, "method='luck': give firefly.baselines.…(), or a name: fast-splitting, firefly"),
+        ({"--method": "gradmx"}, "did you mean 'gradmax'?"),
+        ({"--method": "nash"}, "call firefly.baselines.nash(model, loss, batches, example="),
+        ({"--method": "autogrow"}, "call firefly.baselines.autogrow(train, append)"),
+        ({"--evry": "3"}, "there is no option --evry; did you mean --every?"),
+        ({"--zzzzzz": "3"}, "there is no option --zzzzzz (help: firefly grow --help)"),
+        ({"--every": "ten"}, "argument --every: invalid int value: 'ten' (help: firefly grow --help)"),
         ({"--device": "quantum"}, "quantum"),
         ({"--out": "a-file"}, "--out a-file is a file"),
         ({"--out": "a-file/inside"}, "a-file"),
         ({"--out": "full"}, "holds no run, but thesis.tex"),
         ({"--out": "nul\0byte"}, "nul"),
-        ({"--data": None}, "--data"),
+        ({"--data": None}, "the following arguments are required: --data (help: firefly grow --help)"),
     ],
     ids=lambda value: "+".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else "",
 )
@@ -157,7 +170,7 @@ def test_what_is_wrong_is_said_in_words(
         code = end.code
     printed = capsys.readouterr()
     assert code == 2 and said in printed.err and "Traceback" not in printed.err
-    assert printed.err.strip().splitlines()[-1].startswith("firefly")
+    assert printed.err.startswith("firefly") and printed.err.count("\n") == 1
     assert not (here / "run").exists() and (here / "full" / "thesis.tex").exists()
 
 

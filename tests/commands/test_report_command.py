@@ -50,6 +50,11 @@ def test_a_page_says_what_the_journal_says(folder: Path, capsys: pytest.CaptureF
     )
 
 
+def test_the_page_goes_where_it_is_wanted(folder: Path, tmp_path: Path) -> None:
+    assert main(["report", str(folder / "one"), "--out", str(tmp_path / "new")]) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]
+
+
 def test_several_runs_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
     names = ["one", "two"]
     assert main(["report", *(str(folder / name) for name in names), "--html", str(tmp_path / "new" / "both.html")]) == 0
@@ -64,6 +69,7 @@ def test_several_runs_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
     [
         (["one", "one"], "the same run is named twice"),
         (["one", "nothing"], "'nothing' is no folder"),
+        (["one/history.jsonl"], "give its folder, firefly report one"),
         (["one", "reported_here.py"], "'reported_here.py' is no folder"),
         (["."], "holds no run"),
         (["one", "--html", "."], "--html"),

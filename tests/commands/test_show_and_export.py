@@ -56,7 +56,12 @@ def test_show_tells_what_is_there(run: Path, capsys: pytest.CaptureFixture[str])
             shape = " x ".join(map(str, tensor.shape))
             line = next(line for line in said.splitlines() if line.startswith(f"{name.removeprefix('model/')} "))
             assert shape in line and line.endswith(f"{tensor.numel():,}")
-    assert f"{growth['parameters'][0]:,} -> {growth['parameters'][1]:,}" in said and "training loss" in said
+    assert (
+        f"{growth['parameters'][0]:,} -> {growth['parameters'][1]:,}" in said
+        and "training loss after epoch 1: " in said
+    )
+    assert ["neurons", "after", "epoch", "0", "1"] in [line.split() for line in said.splitlines()]
+    assert max(map(len, said.replace(str(run), "run").splitlines())) <= 80
 
 
 def test_the_architecture_it_prints_rebuilds_the_network(

@@ -1,7 +1,10 @@
 """Other ways to grow, each a `Method` for `firefly.grow` or a function around it; they share all the rest.
 
-`firefly.grow(..., method="gradmax")` finds those that are methods by name. NASH, races, AutoGrow and random search
-train copies of the model or steer its training: they are functions of their own. `prune` goes the other way.
+By name, or with arguments of their own: `firefly.grow(..., method="gradmax")`, `method=gradmax(batches=4)`:
+    "splitting", "fast-splitting", "net2net", "gradmax", "uniform", "random"
+Those that train copies of the model and keep the best are called in place of `grow`, with its arguments and a few more:
+    `nash`, `race`, `random_search`
+`autogrow(train, append)` steers a whole training. `prune` goes the other way.
 """
 
 from firefly.baselines.autogrow import AutoGrow, autogrow
@@ -14,7 +17,7 @@ from firefly.baselines.race import race
 from firefly.baselines.random import random_growth, random_search
 from firefly.baselines.splitting import splitting
 from firefly.baselines.uniform import uniform
-from firefly.method import METHODS
+from firefly.method import METHODS, SEARCHES
 
 METHODS |= {
     "fast-splitting": fast_splitting,
@@ -23,6 +26,13 @@ METHODS |= {
     "random": random_growth,
     "splitting": splitting,
     "uniform": uniform,
+}
+
+SEARCHES |= {
+    "nash": "nash(model, loss, batches, example=..., budget=..., tune=..., judge=...)",
+    "race": "race(model, loss, batches, example=..., budget=..., tune=..., judge=...)",
+    "random-search": "random_search(model, loss, batches, example=..., budget=...)",
+    "autogrow": "autogrow(train, append)",
 }
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils._pytree import tree_map
 
 from firefly.commands.addresses import blame, find, present_folder
-from firefly.errors import FireflyError
+from firefly.errors import FireflyError, first_line
 from firefly.neighborhood.kinds import Kind, New, Split
 from firefly.stages.budget import Budget, Flops, Layers, Multiples, Neurons, Parameters
 from firefly.stages.losses import Loss
@@ -138,9 +138,19 @@ def compare(function: Callable[[Tensor, Tensor], Tensor]) -> Loss:
         answers = model(*inputs)
         if function in (functional.mse_loss, functional.l1_loss, functional.huber_loss):
             check_shapes(answers, targets)
-        return function(answers, targets)
+        try:
+            return function(answers, targets)
+        except (RuntimeError, IndexError, TypeError) as error:
+            kinds = f"answers {describe(answers)} and the targets {describe(targets)}"
+            raise FireflyError(f"the loss cannot compare the model's {kinds}: {first_line(error)}") from error
 
     return loss
+
+
+def describe(value: Any) -> str:
+    """float32 [32, 10], or what it is instead of a tensor."""
+    known = isinstance(value, Tensor)
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}" if known else f"({type(value).__name__})"
 
 
 def check_shapes(answers: Tensor, targets: Tensor) -> None:

@@ -24,9 +24,12 @@ from firefly.errors import FireflyError, first_line
 ABOUT = """Writes the network of a run so that other programs can run it, reads it back, and compares its answers with
 the model's, on two sizes of batch. The model's code must be found, as it was by firefly grow.
 
-  firefly export runs/mine --to onnx                       runs/mine/model.onnx, compared in onnxruntime
-  firefly export runs/mine --to torch --out mine.pt2       torch.export.load("mine.pt2").module()
+  firefly export runs/mine --to onnx
+  firefly export runs/mine --to torch --out mine.pt2
   firefly export checkpoint --to onnx --model mymodels:make --shape 1,3,32,32
+
+The first writes runs/mine/model.onnx and asks it in onnxruntime; the second is read by
+torch.export.load("mine.pt2").module().
 """
 SUFFIX = {"onnx": ".onnx", "torch": ".pt2"}
 CLOSE = 1e-3  # the largest difference of answers, relative to the largest answer, that rounding explains

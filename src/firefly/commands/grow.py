@@ -32,12 +32,15 @@ from firefly.training.resume import load_run, save_run
 
 ABOUT = """Two functions of yours, without arguments: one makes the model, small, and one its batches.
 
-  mine.py   def make_model():   return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-            def make_loaders(): return DataLoader(train, 128, shuffle=True), DataLoader(test, 500)
+  # mine.py
+  def make_model():
+      return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+  def make_loaders():
+      return DataLoader(train, 128, shuffle=True), DataLoader(test, 500)
 
-  firefly grow mine:make_model --data mine:make_loaders --loss cross_entropy --budget parameters=200k \\
-      --every 10 --epochs 60 --out runs/mine
-  firefly grow mine:make_model --data mine:make_loaders --budget parameters=30% --preview
+  firefly grow mine:make_model --data mine:make_loaders --loss cross_entropy \\
+      --budget parameters=200k --every 10 --epochs 60 --out runs/mine
+  firefly grow mine:make_model --data mine:make_loaders --preview
 
 The second line trains nothing: it says where the model would grow now, and how much.
 
@@ -48,6 +51,8 @@ After every --every epochs, but not after the last, the model grows by at most -
 Stopped in any way, also by kill -9, the same line goes on and ends with the same weights, bit for bit on a CPU. The
 folder holds the run (firefly show, report and export read it) and history.jsonl, a line for each epoch and growth.
 """
+FOLDER = Path("runs/mine")
+WEIGHED = ("model", "data", "loss", "optimizer", "deepen")  # what a preview of a run must have in common with it
 FIXED: tuple[str, ...] = ("model", "data", "loss", "budget", "every", "times", "epochs", "optimizer", "lr")
 FIXED += ("weight_decay", "schedule", "method", "new", "deepen", "steps", "seed", "batches", "example")
 
@@ -64,8 +69,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--every", type=int, default=10, metavar="EPOCHS", help="between growths (10)")
     add("--times", type=int, metavar="N", help="at most so many growths (as often as there is time)")
     add("--epochs", type=int, default=60, help="in all (60)")
-    add("--out", type=Path, default=Path("runs/mine"), metavar="DIR", help="the folder of the run (runs/mine)")
-    add("--preview", action="store_true", help="say where it would grow now, and how much; train and write nothing")
+    add("--out", type=Path, metavar="DIR", help=f"the folder of the run ({FOLDER})")
+    preview = "say where it would grow now, and how much; train and write nothing; with --out, from where that run is"
+    add("--preview", action="store_true", help=preview)
     add("--seed", type=int, default=0, help="of the first weights, batches and growths (0)")
     add(
         "--optimizer",
@@ -90,6 +96,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> None:
+    if not args.preview:
+        args.out = args.out or FOLDER
     check(args)
     with joined():
         work_on(args)
@@ -183,9 +191,10 @@ def try_loss(work: Work, name: str) -> None:
         raise FireflyError(f"--loss {name} on the first batch is {value}: scale the inputs, or check them")
 
 
-def preview(work: Work, out: Path, told: dict[str, Any]) -> None:
-    """Where it would grow now; of a run that is in the folder already, with its weights."""
-    where = journal.load_latest(out, work, FIXED, told) if (out / "fit.json").exists() else "as it is made"
+def preview(work: Work, out: Path | None, told: dict[str, Any]) -> None:
+    """Where it would grow now; of a run that is in the folder named, with its weights."""
+    kept = out is not None and (out / "fit.json").exists()
+    where = journal.load_latest(out, work, WEIGHED, told) if out is not None and kept else "as it is made"
     begin_epoch(work.loaders.train, work.seed, 0)
     work.model.train()
     print(work.grower.anatomy)
@@ -224,9 +233,11 @@ def introduce(args: Namespace, work: Work, history: History) -> None:
     times = (args.epochs - 1) // args.every
     times = times if args.times is None else min(times, args.times)
     grows = f"it grows {times} time{'s' * (times > 1)}, by at most {args.budget} each"
-    print(f"{args.model}: {anatomy.parameters():,} parameters, {len(anatomy.growable())} widths that can grow; {grows}")
+    widths = len(anatomy.growable())
+    size = f"{anatomy.parameters():,} parameters, {widths} width{'s' * (widths > 1)} that can grow"
+    print(f"{args.model}: {size}; {grows}", flush=True)
     if len(history):
-        print(f"goes on after epoch {len(history)} of {args.epochs}, as kept in {args.out}")
+        print(f"goes on after epoch {len(history)} of {args.epochs}, as kept in {args.out}", flush=True)
 
 
 def tell(value: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
 from firefly.commands.addresses import blame, call
 from firefly.errors import FireflyError
@@ -40,6 +40,8 @@ def make_loaders(address: str) -> Loaders:
         if unknown or "train" not in found:
             raise FireflyError(f"{address} returned a dict with {', '.join(map(str, found)) or 'nothing'}: {WAYS}")
         train, test, example = found["train"], found.get("test"), found.get("example")
+    elif isinstance(found, tuple) and len(found) > 2 and not any(isinstance(one, (tuple, Tensor)) for one in found):
+        raise FireflyError(f"{address} returned {len(found)} things: {WAYS}")
     elif is_pair(found):
         (train, test), example = found, None
     else:
@@ -92,6 +94,9 @@ def is_pair(found: Any) -> bool:
 
 def look(loader: Any, name: str) -> Any:
     """The first batch; refuse what brings none, or brings its batches only once."""
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        way = f"DataLoader({type(loader).__name__}(...), 128, shuffle=True)"
+        raise FireflyError(f"{name} are a dataset, whose samples come one by one: return {way}")
     if isinstance(loader, (str, bytes, Tensor, Mapping)) or not isinstance(loader, Iterable):
         raise FireflyError(f"{name} are a {type(loader).__name__}, not a DataLoader or a list of batches: {WAYS}")
     try:

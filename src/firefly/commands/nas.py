@@ -6,10 +6,12 @@ from argparse import REMAINDER, ArgumentParser, Namespace
 
 ABOUT = """Cells of an image network are searched by growing all operations on all edges; those that grow most win.
 
-  firefly nas search --quick       the whole way on a CPU in a minute or two; without --quick on CIFAR-10
-  firefly nas evaluate --quick     what was found beside random, permuted, plain and DARTS' cells
-  firefly nas agreement            whether searches of several seeds agree, against chance
+  firefly nas search --quick       the whole way on a CPU in a minute or two
+  firefly nas evaluate --quick     what was found, beside other cells
+  firefly nas agreement            whether searches agree, against chance
   firefly nas draw darts-v2        a genotype as a picture
+
+Without --quick the images are those of CIFAR-10; the other cells are random, permuted, plain and DARTS'.
 """
 
 

@@ -7,6 +7,7 @@ import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 from firefly.commands.journal import measure
 from firefly.commands.runs import Run, open_run
@@ -17,7 +18,9 @@ ABOUT = """A run is a folder that firefly grow wrote, or fit(checkpoint=...), or
 needed.
 
   firefly show runs/mine
-  firefly show runs/mine --json > architecture.json      for firefly.rebuild(model, architecture)
+  firefly show runs/mine --json > architecture.json
+
+The second line writes what firefly.rebuild(model, architecture) reads.
 """
 
 
@@ -43,8 +46,9 @@ def tell_head(run: Run) -> str:
     if run.recipe:
         lines.append(f"after epoch {len(run.history)} of {run.recipe.get('epochs')}")
     if run.recipe.get("command") == "grow":
-        said = {key: run.recipe.get(key) for key in ("data", "loss", "budget", "every", "method", "optimizer", "seed")}
-        lines.append(f"grown from {run.recipe['model']}; " + ", ".join(f"{key} {value}" for key, value in said.items()))
+        lines.append(f"grown from {run.recipe['model']} on {run.recipe.get('data')}")
+        said = {key: run.recipe.get(key) for key in ("loss", "budget", "every", "method", "optimizer", "seed")}
+        lines.append(fill(", ".join(f"{key} {value}" for key, value in said.items()), 80))
     return "\n".join(lines)
 
 
@@ -53,7 +57,9 @@ def tell_widths(run: Run) -> str:
     if not run.growths:
         return "no growth so far"
     rows = [(name, *map(str, sizes)) for name, sizes in track_widths(run.growths).items()]
-    return align([("neurons of width", *name_growths(run.growths)), *rows])
+    known = all("epoch" in growth for growth in run.growths)
+    when = [str(growth["epoch"] if known else k) for k, growth in enumerate(run.growths, start=1)]
+    return align([(f"neurons after {'epoch' if known else 'growth'}", "0", *when), *rows])
 
 
 def tell_tensors(run: Run) -> str:
@@ -76,12 +82,17 @@ def tell_growths(run: Run) -> str:
         came = ", ".join(f"+{count} {kind}" for kind, count in totals.items() if count) or "nothing"
         sizes = f"{growth['parameters'][0]:,} -> {growth['parameters'][1]:,}"
         losses = f"{growth['loss_before']:.4f} -> {growth['loss_after']:.4f}"
-        rows.append((when, came, sizes, losses, f"{growth['loss_before'] - growth['predicted']:.4f}"))
+        predicted = f"{growth['loss_before'] - growth['predicted']:.4f}"
+        rows.append((when.removeprefix("after "), came, sizes, losses, predicted))
     return align([("growth", "neurons", "parameters", "loss", "predicted"), *rows]) if rows else ""
 
 
 def tell_training(run: Run) -> str:
-    return f"epoch {len(run.history)}: {measure(run.history[-1])}" if len(run.history) else ""
+    """What it reached before each growth, and at the end."""
+    kept = [row for row in run.history.epochs if row.grown or row is run.history[-1]]
+    said = ", ".join(f"{row.epoch}: {measure(row).split()[-1]}" for row in kept)
+    what = " ".join(measure(run.history[-1]).split()[:-1]) if kept else ""
+    return fill(f"{what} after epoch {said}", 80) if kept else ""
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:

@@ -93,7 +93,7 @@ def select(ballot: Ballot, everyone: bool = False, power: float = 1.0) -> Chosen
     more = {name: budget.multiple - grown[name] % budget.multiple for name in gains}
     room = any(_fits(spent, _price({n: more[n] for n in unit}, grown, parts), limits) for unit in units)
     count = sum(len(picks) for bundle in pool for picks, _ in bundle.values())
-    note = f"only {count} candidates lower the loss, so the budget is not used up"
+    note = f"candidates that lower the loss: only {count}, so the budget is not used up"
     if given_back:
         note = f"dormant layers that gave back what they got, as a new layer needs {LEAST} neurons: {len(given_back)}"
     elif not any(bool(gain.any()) for gain in gains.values()) and not numbers:

@@ -68,7 +68,8 @@ def take(folder: str | os.PathLike[str]) -> tuple[Path, int, bool]:
         root.mkdir(parents=True, exist_ok=True)
         return root, acquire(root / NAME), fresh
     except (OSError, TypeError, ValueError) as error:
-        raise FireflyError(f"checkpoint={folder!r} is no folder to write to: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise FireflyError(f"{str(folder)!r} is no folder to write to: {why}; give another one") from error
 
 
 def acquire(path: Path) -> int:
