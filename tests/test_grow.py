@@ -188,7 +188,7 @@ def test_growth_lowers_the_loss_and_training_goes_on(entry: Entry) -> None:
     assert growth.loss_after <= 1.01 * growth.loss_before
     assert growth.total_gain == pytest.approx(growth.loss_before - growth.loss_overgrown, rel=0.3, abs=0.02)
     assert growth.parameters[1] == sum(p.numel() for p in model.parameters())
-    assert f"+{growth.neurons} neurons" in str(growth)
+    assert f"+{growth.neurons} neuron" in str(growth)
 
     assert type(model) is kind and ties(model) == tied
     assert [len(group["params"]) for group in optimizer.param_groups] == members
