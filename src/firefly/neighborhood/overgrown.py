@@ -7,7 +7,7 @@ copies of one neuron need not grow: they are summed in front of it (`Folding`), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,8 @@ class OverGrown:
     def attached(self, epsilon: Epsilon | None = None, delta: Delta | None = None) -> Iterator[None]:
         """Inside the block the model *is* f_{ε,δ}; its own tensors come back afterwards, untouched."""
         tensors = self.tensors(epsilon, delta)
-        folding = Folding({id(tensors[name]): fold for name, fold in self.folds.items()})
+        folds = {id(tensors[name]): fold for name, fold in self.folds.items() if fold}
+        folding = Folding(folds) if folds else nullcontext()  # all calls of torch pass a mode, even one without work
         with swapped(self.model, {**self.scratch, **self.fixed, **tensors}, self.sizes), folding:
             yield
 
