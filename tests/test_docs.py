@@ -6,7 +6,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 
+import firefly
 from firefly.anatomy.register import LAYERS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -22,3 +24,23 @@ def test_the_blocks_of_the_page_run(page: str, tmp_path: Path, monkeypatch: pyte
         for block in blocks:
             exec(compile(block, f"{page}.md", "exec"), scope)
     assert len(blocks) >= 2 and scope["growth"].neurons > 0  # type: ignore[attr-defined]
+
+
+CARDS = sorted(path.stem for path in (DOCS / "methods").glob("*.md") if "```python" in path.read_text())
+
+
+@pytest.mark.parametrize("card", [card for card in CARDS if card != "autogrow"])  # it leaves the training open
+def test_the_blocks_of_the_card_run(card: str) -> None:
+    torch.manual_seed(0)
+    hidden = [[nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()] for _ in range(2)]
+    model = nn.Sequential(*hidden[0], *hidden[1], nn.Linear(8, 3))
+    batches = [(torch.randn(16, 8), torch.randint(0, 3, (16,))) for _ in range(4)]
+    scope: dict[str, object] = {"firefly": firefly, "model": model, "batches": batches, "x": batches[0][0]}
+    scope["optimizer"] = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    scope["loss"] = lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
+    scope["train_17_epochs"] = scope["train_an_epoch"] = lambda child: None
+    scope["validation_error"] = lambda child: 0.1
+    size = sum(p.numel() for p in model.parameters())
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "methods" / f"{card}.md").read_text(), re.DOTALL):
+        exec(compile(block.replace("800_000", "150"), f"{card}.md", "exec"), scope)
+    assert sum(p.numel() for p in model.parameters()) != size
