@@ -277,6 +277,8 @@ def test_unknown_tasks_and_networks_that_do_not_fit() -> None:
         Master(nn.Linear(3, 3), EXAMPLE)
     with pytest.raises(FireflyError, match="only heads may differ"):
         Master(lambda classes: make_mlp(2), EXAMPLE)
+    with pytest.raises(FireflyError, match=r"no layer of make\(2\) can grow.*1: it is an output"):
+        Master(lambda classes: nn.Sequential(nn.Flatten(), nn.Linear(36, classes)), EXAMPLE)
     odd = Master(lambda classes: make_mlp(classes if classes < 4 else 3), EXAMPLE)
     with pytest.raises(FireflyError, match=r"make\(4\) answers with shape \(2, 3\)"):
         odd.begin(4)
