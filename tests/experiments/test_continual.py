@@ -15,7 +15,7 @@ from torch import nn
 from firefly.errors import FireflyError
 from firefly.experiments import continual, continual_course
 from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, find_folder, list_courses, plain
-from firefly.experiments.continual_class import Class
+from firefly.experiments.continual_class import Class, count_epochs
 from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
 from firefly.experiments.continual_methods import METHODS, SIZED
 from firefly.experiments.continual_rivals import Penalty, measure_fisher
@@ -153,6 +153,17 @@ def test_what_was_stopped_goes_on_with_the_same_rows(tmp_path: Path, monkeypatch
         [row | {"train_seconds": 0, "bytes": 0} for row in read_rows(one / "results.jsonl")] for one in (whole, broken)
     ]
     assert timeless[0] == timeless[1] and len(written) == 15
+
+
+def test_all_methods_have_as_many_epochs_in_every_task(tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    for size, ways in (("quick", 10), ("quick", 20), ("full", 10), ("full", 20)):
+        course = SETTINGS[size][ways]
+        assert course.start_epochs + course.epochs == count_epochs(Class(course, [], cpu, tmp_path, 0))
+    course = replace(TINY, start_epochs=2)
+    room = Class(course, list_parts(course, 0, None)[:2], cpu, tmp_path, 0)
+    told = [more["epochs"] for method in ("firefly", "individual") for _, _, more in METHODS[method](room)]
+    assert told == [3, 3, 3, 3] and count_epochs(room) == 3
 
 
 def test_a_run_that_lost_its_folder_begins_anew_and_its_rows_count(

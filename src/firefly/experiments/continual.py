@@ -53,10 +53,10 @@ QUICK = Course(
     fisher=200,
 )
 SETTINGS: dict[str, dict[int | None, Course]] = {
-    "quick": {None: QUICK, 10: Course(ways=10), 20: Course()},
+    "quick": {None: QUICK, 10: Course(ways=10, start_epochs=30), 20: Course(start_epochs=30)},
     "full": {
-        10: Course(ways=10, epochs=100, first_epochs=50, neurons=256, steps=50 * 63),
-        20: Course(epochs=100, first_epochs=50, neurons=256, steps=50 * 31),
+        10: Course(ways=10, first_epochs=50, start_epochs=60, neurons=256, steps=50 * 63),
+        20: Course(first_epochs=50, start_epochs=60, neurons=256, steps=50 * 31),
     },
 }
 USUAL = ["firefly", "individual", "ewc", "fine-tune"]
@@ -190,7 +190,7 @@ def find_folder(folder: Path, course: Course, method: str, seed: int, size: int)
     """Of the trainings of one method; another setting has another."""
     from firefly.checkpoint.archive import hash_json
 
-    told = {key: value for key, value in plain(course).items() if key != "rotate" or value}
+    told = {key: value for key, value in plain(course).items() if value or key not in ("rotate", "start_epochs")}
     return folder / f"{method}-{seed}-{hash_json({**told, 'size': size})[:8]}"
 
 

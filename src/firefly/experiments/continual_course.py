@@ -41,6 +41,7 @@ class Course:
     widths: int = 64  # channels of the small network, in every layer
     epochs: int = 100  # of each training
     first_epochs: int = 20  # of the training before the first growth of a later task
+    start_epochs: int | None = None  # of the first task before its growth; None for as many as after it
     batch: int = 64
     lr: float = 0.1
     weight_decay: float = 5e-4

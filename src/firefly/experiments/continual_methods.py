@@ -40,7 +40,8 @@ def run_firefly(room: Class, kinds: str = "both", pick: str | None = None, **mor
     later = split if pick == "none" else [(firefly.Unlock(course.unlock_epsilon), new)[k] for k in neighborhood]
     add: Any = firefly.Neurons(course.neurons) if course.neurons else firefly.Parameters(course.parameters)
     how: dict[str, Any] = {"steps": course.steps, "lr": course.rate, "method": "firefly", **more}
-    first = {"neighborhood": split, "budget": firefly.Parameters(course.start)}
+    begin = course.recipe(room.device, course.start_epochs)
+    first = {"neighborhood": split, "budget": firefly.Parameters(course.start), "first": begin}
     warm = course.recipe(room.device, course.first_epochs)
     rest = {"neighborhood": later, "budget": add, "growths": course.growths, "until": course.until, "first": warm}
     picked = Pick(pick, epochs=course.mask_epochs)
