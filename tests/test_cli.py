@@ -125,6 +125,22 @@ def test_report_draws_the_toy(tmp_path: Path) -> None:
     assert any(path.suffix == ".png" and path.stat().st_size > 10_000 for path in tmp_path.rglob("*"))
 
 
+def test_test_images_and_held_out_ones_stand_in_tables_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(ROOT / "results" / f"{name}.jsonl") for name in ("deeper-mnist", "demo-epsilon", "versus-gromo")]
+    rows = [json.loads(line) for line in Path(files[0]).read_text().splitlines()]
+    for row in rows:
+        row["held_accuracy"] = row.pop("test_accuracy") / 2
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert main(["report", *files, str(tmp_path / "held.jsonl"), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    tests, held = printed.out.split("\ndeeper-mnist-held-out:\n")
+    assert "99.6" in tests and "49.8" not in tests and "49.8" in held
+    assert {"deeper-mnist.png", "deeper-mnist-held-out.png"} <= {path.name for path in tmp_path.iterdir()}
+    assert "networks of demo-epsilon, versus-gromo: left out" in printed.err
+
+
 def test_every_result_line_is_json_with_its_experiment_and_device() -> None:
     for path in (ROOT / "results").glob("*.jsonl"):
         for line in path.read_text().splitlines():

@@ -205,13 +205,31 @@ def report_results(args: Namespace) -> None:
         if path.name == "history.jsonl" and (path.parent / "fit.json").exists():
             raise FireflyError(f"{path} is the journal of a run: give its folder, firefly report {path.parent}")
     rows = [row for path in args.results for row in read_rows(path)]
-    names = dict.fromkeys(row["experiment"] for row in rows if "benchmark" not in row)
-    if not names:
+    groups = group_rows(rows)
+    known = {key: mine for key, mine in groups.items() if key[0] in EXPERIMENTS} or groups
+    if not groups:
         only = ", only benchmarks" if rows else ""
         raise FireflyError(f"{args.results[0]} has no networks{only}: name the file of the networks first")
-    for name in names:
-        mine = [row for row in rows if row.get("experiment") == name]
-        print(draw_rows(name, mine, (args.out or args.results[0].parent) / f"{name}.png"))
+    for name, held in known:
+        title = f"{name}{'-held-out' if held and (name, False) in known else ''}"
+        print(f"{title}:\n" * (len(known) > 1), end="")
+        print(draw_rows(name, known[name, held], (args.out or args.results[0].parent) / f"{title}.png"), flush=True)
+    if left := {name for name, _ in groups.keys() - known.keys()}:
+        print(f"firefly: no experiment draws the networks of {', '.join(sorted(left))}: left out", file=sys.stderr)
+
+
+def group_rows(rows: list[dict[str, Any]]) -> dict[tuple[str, bool], list[dict[str, Any]]]:
+    """By experiment, and apart what was measured on held-out images; the seconds of benchmarks belong to either."""
+    networks = [row for row in rows if "benchmark" not in row]
+    keys = dict.fromkeys((row["experiment"], "held_accuracy" in row) for row in networks)
+    return {
+        (name, held): [
+            row
+            for row in rows
+            if row.get("experiment") == name and ("benchmark" in row or ("held_accuracy" in row) == held)
+        ]
+        for name, held in keys
+    }
 
 
 def draw_rows(name: str, rows: list[dict[str, Any]], path: Path) -> str:
