@@ -131,7 +131,8 @@ def plot(rows: list[Row], path: Path | str) -> Path:
     named = draw_seconds(right, clocked or find_seconds(lines), looks)
     others = {label: mark for mark, label in zip(*left.get_legend_handles_labels()) if label not in named}
     if others:
-        left.legend(others.values(), others.keys(), fontsize="small", loc="lower right")
+        names = [trim(label, 60) for label in others]
+        left.legend(others.values(), names, fontsize="small", loc="lower right")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "wider"}):  # the same rows give the same files
@@ -225,7 +226,12 @@ def draw_seconds(axes: Any, means: dict[str, float], looks: Looks) -> list[str]:
     axes.barh(places, list(means.values()), color=[looks[name][0] for name in means])
     for place, mean in zip(places, means.values()):
         axes.annotate(f" {mean:.0f}" if mean >= 10 else f" {mean:.1f}", (mean, place), va="center", fontsize=9)
-    axes.set_yticks(list(places), list(means))
+    axes.set_yticks(list(places), [trim(name, 40) for name in means])
     axes.margins(x=0.25)
     axes.invert_yaxis()
     return list(means)
+
+
+def trim(name: str, most: int) -> str:
+    """The beginning of a long name; the table beside the figure has the whole."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
