@@ -65,5 +65,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--report", help="a folder for a page with pictures of the network (needs matplotlib)")
+    parser.add_argument("--report", help="a folder for a page with pictures of the network")
     main(**vars(parser.parse_args()))

@@ -1,5 +1,6 @@
 """The code of the pages of docs/ runs, in order, one script a page."""
 
+import contextlib
 import re
 from pathlib import Path
 from unittest.mock import patch
@@ -10,6 +11,7 @@ from torch import nn
 
 import firefly
 from firefly.anatomy.register import LAYERS
+from firefly.cli import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -51,3 +53,26 @@ def test_the_blocks_of_the_card_run(card: str) -> None:
             scope,
         )
     assert sum(p.numel() for p in model.parameters()) != size
+
+
+def list_commands() -> dict[tuple[str, ...], set[str]]:
+    """{command of a page: the options that pages give it}."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md")):
+        for line in re.findall(r"(?:^(?:\$ | {4})?|`)firefly ([a-z][^`\n]*)", page.read_text(), re.MULTILINE):
+            words = re.split(r" {2,}| #| \|", line)[0].split()
+            depth = 2 if words[0] in ("nas", "reproduce") and len(words) > 1 and words[1][0] != "-" else 1
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            found.setdefault(tuple(words[:depth]), set()).update(options - {"--help"})
+    return found
+
+
+def test_the_commands_of_the_pages_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = list_commands()
+    assert len(commands) > 12
+    for words, options in commands.items():
+        with contextlib.suppress(SystemExit):
+            main([*words, "--help"])
+        said = capsys.readouterr()
+        assert f"firefly {' '.join(words)}" in said.out, (words, said.err[-300:])
+        assert {option for option in options if option not in said.out} == set(), words
