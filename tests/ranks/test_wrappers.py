@@ -154,3 +154,12 @@ def test_a_loader_with_a_sampler_of_its_own_for_each_rank_is_not_divided_again(m
     for loader in (DataLoader(data, 2, sampler=own), DataLoader(data, batch_sampler=BatchSampler(own, 2, False))):
         assert loaders.take_part(loader) is loader
     assert len(loaders.take_part(DataLoader(data, 2))) == 3
+
+
+def test_a_trace_asks_no_other_rank_for_its_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(nn.SyncBatchNorm, "forward", lambda self, x: asked.append(True))
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nets.make_normed())
+    found = firefly.trace(model, EXAMPLE)  # in train mode
+    assert str(found) == str(firefly.trace(nets.make_normed(), EXAMPLE)) and not asked
+    assert type(model[1]) is nn.SyncBatchNorm

@@ -26,6 +26,7 @@ from firefly.anatomy.reach import pin_unreached
 from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError
 from firefly.ranks.wrap import bare
+from firefly.surgery.norms import unsynced
 from firefly.surgery.residual import Residual, awake, find_dormant
 from firefly.surgery.shards import whole
 from firefly.surgery.swap import find_tensor
@@ -46,7 +47,7 @@ def trace(model: nn.Module, example: Any) -> Anatomy:
     model = bare(model)
     check_model(model)
     calls = as_calls(bring(example, model))
-    with whole(model):
+    with whole(model), unsynced(model):
         return _trace_whole(model, calls)
 
 

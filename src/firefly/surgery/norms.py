@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.ranks.talk import average
+from firefly.surgery.guard import interruptible
 from firefly.surgery.swap import exchanged, switched
 from firefly.tensors import Plan, carry, per_entry
 
@@ -31,6 +32,17 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
                 norm.momentum = 1 / (k + 1)
             loss(model, batch)
     average(t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None)
+
+
+class Unsynced(nn.SyncBatchNorm):
+    """As a SyncBatchNorm, but of this rank's samples only."""
+
+    forward = nn.BatchNorm1d.forward
+
+
+def unsynced(model: nn.Module) -> interruptible:
+    """Inside the block no norm talks to other ranks: what is only looked at is looked at on one."""
+    return exchanged((one, "__class__", Unsynced) for one in model.modules() if type(one) is nn.SyncBatchNorm)
 
 
 def list_plain(model: nn.Module) -> list[nn.Module]:
