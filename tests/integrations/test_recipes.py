@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 @pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    for name in ("accelerate", "lightning", "transformers"):
+    for name in ("accelerate", "lightning", "transformers", "tensorboard"):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -25,7 +25,7 @@ def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(compile(block, PAGE.name, "exec"), scope)
         found.append(dict(scope))
-    plain, resumed, accelerated, loaded, lit, hugging, tied = found[1:]
+    plain, resumed, accelerated, loaded, lit, carrying, hugging, tied, logged = found[1:]
     for grown, fresh in ((plain["model"], resumed["fresh"]), (accelerated["model"], loaded["small"])):
         assert firefly.architecture(fresh)["history"] and len(dict(grown.named_parameters())) == 6
         states = grown.state_dict(), fresh.state_dict()
@@ -34,6 +34,8 @@ def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for now in (resumed["fresh_optimizer"], loaded["optimizer"]):
         assert {p.shape for p in now.state} == {state["exp_avg"].shape for state in now.state.values()}
     assert len(lit["growth"].history) == 2 and lit["net"].net[0].out_features > 6
+    assert firefly.architecture(carrying["net"])["widths"]["net.0"] > 6
+    assert any((tmp_path / "tensorboard").iterdir()) and logged["model"][0].out_features > 6
     assert (
         sum(p.numel() for p in hugging["gpt"].parameters())
         > sum(p.numel() for p in hugging["trainer"].model.parameters()) - 1

@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -30,11 +29,14 @@ from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.integrations.watching import (
     check_averages,
+    check_schedule,
     find_averages,
     find_inner_averages,
     find_network,
     is_all,
+    leave_no_trace,
     metrics_kept,
+    silent,
     summarise,
 )
 from firefly.ranks.wrap import rewrap
@@ -82,19 +84,25 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         self.grower = Firefly(nn.Linear(1, 1), None, **options)  # refuses wrong options now
-        if unit not in ("epoch", "step"):
-            raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
+        check_schedule(self.grower.schedule, unit, monitor)
         self.unit, self.monitor, self.loss, self.batches = unit, monitor, loss, batches
         self.network, self.also, self.example = network, tuple(also), example
         self.fresh = False  # whether a validation has come since
         self.asked = -1  # the last epoch or step that the schedule was asked about
+        self.metric: float | None = None  # as it was logged last, also before the run was resumed
+        self.trainer: Any = None
 
     @property
     def history(self) -> list[dict[str, Any]]:
         return self.grower.history
 
+    @property
+    def state_key(self) -> str:
+        """In a checkpoint; of several callbacks each names the network that it grows."""
+        return "FireflyCallback" if self.network is None else f"FireflyCallback {self.network}"
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self.asked = -1
+        self.trainer, self.asked, self.metric = trainer, -1, None
         carry_architecture(pl_module)
         strategy = trainer.strategy
         if stage == "fit" and type(strategy).__name__ in SHARDED:
@@ -107,20 +115,26 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if self.unit == "epoch":
-            growth = self._ask(trainer.current_epoch - 1, trainer, pl_module)
-            pl_module.log_dict({f"firefly/{name}": float(value) for name, value in summarise(growth).items()})
-            pl_module.log("firefly/parameters", float(sum(p.numel() for p in pl_module.parameters())))
+            numbers = self._tell(self._ask(trainer.current_epoch - 1, trainer, pl_module))
+            numbers["firefly/parameters"] = float(sum(p.numel() for p in pl_module.parameters()))
+            pl_module.log_dict(numbers, batch_size=1)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if self.unit == "step":
-            growth = self._ask(trainer.global_step - 1, trainer, pl_module)
-            if growth is not None:
-                numbers = {**summarise(growth), "parameters": growth.parameters[1]}
-                for logger in trainer.loggers:
-                    logger.log_metrics({f"firefly/{n}": float(v) for n, v in numbers.items()}, trainer.global_step)
+        """By steps; by epochs only in a run that is resumed at the end of one, whose next one has no start."""
+        time = trainer.global_step if self.unit == "step" else trainer.current_epoch
+        growth = self._ask(time - 1, trainer, pl_module)
+        if growth is not None:
+            numbers = self._tell(growth) | {"firefly/parameters": float(growth.parameters[1])}
+            for logger in trainer.loggers:
+                logger.log_metrics(numbers, trainer.global_step)
+
+    def _tell(self, growth: Growth | None) -> dict[str, float]:
+        """What is logged of a growth."""
+        start = "firefly" if self.network is None else f"firefly/{self.network}"
+        return {f"{start}/{name}": float(value) for name, value in summarise(growth).items()}
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        self.fresh = not trainer.sanity_checking
+        self.fresh = self.fresh or not trainer.sanity_checking
 
     def _ask(self, time: int, trainer: Any, module: Any) -> Growth | None:
         """Grow if it is time; none comes twice when a run is resumed."""
@@ -128,21 +142,26 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             return None
         self.fresh = False
         self.asked = time
-        return self._grow(trainer, module) if self.grower.due(time, self._read_metric(trainer)) else None
-
-    def _read_metric(self, trainer: Any) -> float | None:
-        if self.monitor is None:
-            return None
-        if self.monitor not in trainer.callback_metrics:
+        metric = self._read_metric()
+        if self.monitor is not None and metric is None:
+            if trainer.ckpt_path and not trainer.callback_metrics:  # a resumed run that looked at another one
+                return None
             known = ", ".join(sorted(trainer.callback_metrics)) or "none"
             raise FireflyError(f"monitor={self.monitor!r} was not logged; the logged metrics: {known}")
-        return float(trainer.callback_metrics[self.monitor])
+        return self._grow(trainer, module) if self.grower.due(time, metric) else None
+
+    def _read_metric(self) -> float | None:
+        logged = {} if self.trainer is None or self.trainer.sanity_checking else self.trainer.callback_metrics
+        if self.monitor in logged:
+            self.metric = float(logged[self.monitor])
+        return self.metric
 
     def _grow(self, trainer: Any, module: Any) -> Growth:
         batches = Loaded(trainer, module) if self.batches is None else self.batches
-        with torch.random.fork_rng(devices=[]), silent(module), metrics_kept(module):
+        with torch.random.fork_rng(devices=[]), silent(module, "log", "log_dict"), metrics_kept(module):
             loss = step_loss if self.loss is None else self.loss
             path = self._find_network(module, loss, batches)
+            compute = leave_no_trace(loss, path)
             self.grower.model = network = module.get_submodule(path)
             wholes = [module, *find_averages(trainer.callbacks, module)]
             also = [one.get_submodule(path) for one in wholes[1:]]
@@ -150,7 +169,7 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
             check_averages(find_inner_averages(module), path)
             also += [average for one in wholes for average in find_inner_averages(one).get(path, ())]
             growth = self.grower.grow(
-                lambda _, batch: loss(module, batch), batches, find_optimizer(trainer.optimizers, network), also=also
+                lambda _, batch: compute(module, batch), batches, find_optimizer(trainer.optimizers, network), also=also
             )
         rewrap(trainer.strategy.model)
         return growth
@@ -165,15 +184,20 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
                 if is_all(module.get_submodule(part), module.get_submodule(found)):  # what is averaged is what grows
                     found, example = find_network(module, lambda: loss(module, batch), part)
             path = found
-        self.network, self.grower.example = path, example
+        self.grower.example = example
         return path
 
     def state_dict(self) -> dict[str, Any]:
-        return {"asked": self.asked, "fresh": self.fresh, **self.grower.state_dict()}
+        own = {"asked": self.asked, "fresh": self.fresh, "metric": {self.monitor: self._read_metric()}}
+        return own | self.grower.state_dict() | {"kind": type(self.grower.schedule).__name__}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there; a schedule of another kind than the run had begins anew."""
         self.asked, self.fresh = state_dict["asked"], state_dict["fresh"]
-        self.grower.load_state_dict({name: state_dict[name] for name in ("history", "schedule")})
+        self.metric = state_dict["metric"].get(self.monitor)
+        self.grower.history = list(state_dict["history"])
+        if type(self.grower.schedule).__name__ == state_dict["kind"]:
+            self.grower.schedule.load_state_dict(state_dict["schedule"])
 
 
 # ---- what a growth needs of the trainer ------------------------------------------------------------------------------
@@ -200,9 +224,13 @@ class Loaded:
 
 def step_loss(module: Any, batch: Any) -> Tensor:
     """The loss that the module's training step returns."""
-    if not module.automatic_optimization:
-        raise FireflyError("a training step that optimises by itself cannot be asked for its loss: give loss=...")
-    several = len(inspect.signature(module.training_step).parameters) > 1
+    names = inspect.signature(module.training_step).parameters
+    if not module.automatic_optimization or "dataloader_iter" in names:
+        raise FireflyError(
+            "a training step that optimises or takes batches by itself cannot be asked for its loss: give "
+            "FireflyCallback(loss=...), a loss(module, batch)"
+        )
+    several = len(names) > 1
     found = module.training_step(batch, 0) if several else module.training_step(batch)
     found = found["loss"] if isinstance(found, Mapping) else found
     if not isinstance(found, Tensor):
@@ -218,19 +246,6 @@ def find_optimizer(optimizers: list[Any], network: nn.Module) -> Any:
         names = ", ".join(type(one).__name__ for one in found)
         raise FireflyError(f"several optimisers train the network ({names}): grow the part of one of them, network=...")
     return found[0] if found else None
-
-
-@contextmanager
-def silent(module: Any) -> Iterator[None]:
-    """Inside, the module logs nothing."""
-    names = ("log", "log_dict")
-    for name in names:
-        setattr(module, name, lambda *args, **kwargs: None)
-    try:
-        yield
-    finally:
-        for name in names:
-            delattr(module, name)
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
@@ -257,6 +272,8 @@ def load_architecture(module: Any, checkpoint: dict[str, Any]) -> None:
 
 def load_from_checkpoint(kind: Any, path: Any, **options: Any) -> Any:
     """`kind.load_from_checkpoint(path, ...)` for a module that may have grown: it is rebuilt before the state comes."""
+    if isinstance(kind, nn.Module) or not hasattr(kind, "load_from_checkpoint"):
+        raise FireflyError(f"load_from_checkpoint takes the class of the module first, then the path, not {kind!r:.80}")
     own = vars(kind).get("on_load_checkpoint")
     rest = kind.on_load_checkpoint
 

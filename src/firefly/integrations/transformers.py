@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from firefly.checkpoint import carry_architecture, rebuild
 from firefly.checkpoint.architecture import list_growths
@@ -24,16 +24,17 @@ from firefly.checkpoint.model import CARRIED
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.integrations.configs import KEY, find_tied, update_config
-from firefly.integrations.watching import find_network, summarise
+from firefly.integrations.watching import attributes_kept, check_schedule, find_network, silent, summarise
 from firefly.ranks.wrap import rewrap
 from firefly.stages.budget import Tied
 
 try:
-    from transformers import TrainerCallback
+    from transformers import AutoConfig, TrainerCallback
 except ModuleNotFoundError as error:
     raise ImportError("transformers is not installed: pip install 'firefly-descent[transformers]'") from error
 
 LABELS = {"labels", "label", "label_ids", "start_positions", "end_positions"}
+PLACE = {"revision", "subfolder", "cache_dir", "token", "local_files_only", "force_download", "proxies"}  # of a config
 ROWS = 4  # of a batch that the example has at most
 
 
@@ -63,8 +64,6 @@ class FireflyCallback(TrainerCallback):
         batches: Iterable[Any] | None = None,
         **options: Any,
     ) -> None:
-        if unit not in ("epoch", "step"):
-            raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise FireflyError(
                 "a model that FSDP or DeepSpeed shards cannot grow inside the Trainer: use DDP, torchrun"
@@ -72,6 +71,7 @@ class FireflyCallback(TrainerCallback):
         self.trainer, self.unit, self.monitor, self.tied = trainer, unit, monitor, tied
         self.loss, self.batches, self.seen = loss, batches, 0
         self.grower = Firefly(carry_architecture(trainer.model), example, **options)
+        check_schedule(self.grower.schedule, unit, monitor)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -82,8 +82,9 @@ class FireflyCallback(TrainerCallback):
         self.seen = 0
         if KEY in state.stateful_callbacks:
             saved = state.stateful_callbacks[KEY]
-            self.seen = saved["seen"]
-            self.grower.schedule.load_state_dict(saved["schedule"])
+            self.seen = saved["seen"] if saved["monitor"] == self.monitor else 0
+            if saved["kind"] == type(self.grower.schedule).__name__:  # one of another kind begins anew
+                self.grower.schedule.load_state_dict(saved["schedule"])
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """What is due at the end of an epoch comes now; not when a run is resumed in the middle of one."""
@@ -100,12 +101,17 @@ class FireflyCallback(TrainerCallback):
             return
         due = self.grower.due(time, values[-1] if values else None)
         self.seen = len(values)
-        state = {"schedule": self.grower.schedule.state_dict(), "seen": self.seen}
-        self.trainer.state.stateful_callbacks[KEY] = state
+        schedule = self.grower.schedule
+        state = {"seen": self.seen, "monitor": self.monitor, "kind": type(schedule).__name__}
+        self.trainer.state.stateful_callbacks[KEY] = state | {"schedule": schedule.state_dict()}
         if due:
             carry_architecture(model).train()  # an evaluation may have come before
-            batches = Loaded(self.trainer, train_dataloader) if self.batches is None else self.batches
-            with torch.random.fork_rng(devices=[]):
+            batches = self.batches
+            if batches is None:
+                set_epoch(train_dataloader, int(self.trainer.state.epoch or 0))
+                batches = Loaded(self.trainer, train_dataloader)
+            with torch.random.fork_rng(devices=[]), silent(self.trainer, "log"):
+                torch.manual_seed(self.grower.seed + time + 1)  # a loader that shuffles does so alike in a resumed run
                 self._prepare(model, batches)
                 growth = self.grower.grow(self._compute_loss, batches, getattr(optimizer, "optimizer", optimizer))
             rewrap(self.trainer.model_wrapped)
@@ -126,7 +132,8 @@ class FireflyCallback(TrainerCallback):
     def _compute_loss(self, model: Any, batch: Any) -> Tensor:
         if self.loss is not None:
             return self.loss(model, batch)
-        found: Tensor = self.trainer.compute_loss(model, dict(batch) if isinstance(batch, Mapping) else batch)
+        with attributes_kept(self.trainer):
+            found: Tensor = self.trainer.compute_loss(model, dict(batch) if isinstance(batch, Mapping) else batch)
         return found
 
     def _prepare(self, model: Any, batches: Iterable[Any]) -> None:
@@ -160,7 +167,8 @@ def make_example(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     example = {name: value for name, value in inputs.items() if name not in LABELS}
     labels = inputs.get("labels")
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False) and isinstance(labels, Tensor):
-        example.setdefault("decoder_input_ids", model.prepare_decoder_input_ids_from_labels(labels))
+        shift = getattr(model, "prepare_decoder_input_ids_from_labels", lambda labels: labels.clamp(min=0))
+        example.setdefault("decoder_input_ids", shift(labels))
     tensors = [value for value in example.values() if isinstance(value, Tensor) and value.ndim]
     if len({len(tensor) for tensor in tensors}) == 1:
         example = {
@@ -182,17 +190,60 @@ class Loaded:
             yield self.trainer._prepare_inputs(batch)
 
 
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Let the loader shuffle as in this epoch, also in a run that was resumed in it."""
+    inner: Any = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
+    for one in (loader, inner):
+        if hasattr(one, "set_epoch"):
+            one.set_epoch(epoch)
+
+
 def from_pretrained(kind: Any, folder: Any, **options: Any) -> Any:
     """`kind.from_pretrained(folder, ...)` for a model that may have grown: it is rebuilt before the weights come."""
+    if isinstance(kind, nn.Module) or not hasattr(kind, "from_pretrained"):
+        raise FireflyError(f"from_pretrained takes the class of the model first, then the folder, not {kind!r:.80}")
+    kind = find_kind(kind, folder, options)
 
     class Grown(kind):
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(config, *args, **kwargs)
             if getattr(config, KEY, None) is not None:
-                rebuild(self, getattr(config, KEY), strict=False)
+                rebuild(self, fit_base(getattr(config, KEY), self), strict=False)
 
-    Grown.__name__ = kind.__name__
+    for name in ("__name__", "__qualname__", "__module__"):  # by which transformers finds how it stores the weights
+        setattr(Grown, name, getattr(kind, name))
     Grown._keys_to_ignore_on_load_unexpected = [*(kind._keys_to_ignore_on_load_unexpected or ()), CARRIED]
-    model = Grown.from_pretrained(folder, **options)
+    found = Grown.from_pretrained(folder, **options)
+    model = found[0] if isinstance(found, tuple) else found  # with output_loading_info
     model.__class__ = kind
-    return model
+    return found
+
+
+def find_kind(kind: Any, folder: Any, options: Mapping[str, Any]) -> Any:
+    """The class of the model; an AutoModel stands for one of several."""
+    kinds = getattr(kind, "_model_mapping", None)
+    if kinds is None:
+        return kind
+    config = options.get("config") or AutoConfig.from_pretrained(folder, **{n: options[n] for n in PLACE & {*options}})
+    found = kinds[type(config)]
+    several = found if isinstance(found, (tuple, list)) else (found,)
+    return next((one for one in several if one.__name__ in (config.architectures or ())), several[0])
+
+
+def fit_base(saved: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
+    """The architecture by this model's names: it may be the bare body of what was saved, or put a head around it."""
+    base = model.base_model_prefix
+    has, had = hasattr(model, base), base in saved["attributes"]
+    if has == had:
+        return saved
+
+    def rename(name: str) -> str:
+        return f"{base}.{name}".rstrip(".") if has else name.removeprefix(base).removeprefix(".")
+
+    def pick(named: Mapping[str, Any]) -> dict[str, Any]:
+        return {rename(name): value for name, value in named.items() if has or f"{name}.".startswith(f"{base}.")}
+
+    history = [growth | {key: pick(growth[key]) for key in ("added", "widths", "gains")} for growth in saved["history"]]
+    deeper = [layer | {"path": path} for layer in saved["deeper"] for path in pick({layer["path"]: None})]
+    named = {key: pick(saved[key]) for key in ("shapes", "attributes")}
+    return {**saved, **named, "history": history, "deeper": deeper}

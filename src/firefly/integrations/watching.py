@@ -14,7 +14,16 @@ from torch.optim.swa_utils import AveragedModel
 from firefly.anatomy.examples import Call
 from firefly.errors import FireflyError
 from firefly.growth import Growth
+from firefly.schedule import Plateau, Schedule
 from firefly.surgery.swap import clone_buffers, swapped
+
+
+def check_schedule(schedule: Schedule, unit: str, monitor: str | None) -> None:
+    """Refuse what no trainer can answer."""
+    if unit not in ("epoch", "step"):
+        raise FireflyError(f"unit={unit!r}: the schedule counts every 'epoch' or every 'step'")
+    if isinstance(schedule, Plateau) and monitor is None:
+        raise FireflyError(f"{schedule!r} looks at a metric: name the one that is logged, such as monitor='val_loss'")
 
 
 def find_network(module: nn.Module, step: Callable[[], Any], wanted: str | None = None) -> tuple[str, Call]:
@@ -36,7 +45,7 @@ def find_network(module: nn.Module, step: Callable[[], Any], wanted: str | None 
     def leave(one: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         inside.pop()
 
-    with ExitStack() as hooks, torch.no_grad(), swapped(module, clone_buffers(module)):
+    with ExitStack() as hooks, torch.no_grad(), swapped(module, clone_buffers(module)), attributes_kept(module):
         for path, one in module.named_modules():
             if next(one.parameters(), None) is not None:
                 hooks.callback(one.register_forward_pre_hook(note(path), with_kwargs=True).remove)
@@ -87,6 +96,42 @@ def check_averages(averages: Iterable[str], network: str) -> None:
                 f"the module holds an average of {path} alone, which grows as a part of {network or 'the module'}: "
                 f"average all of it, or grow that part, network={path!r}"
             )
+
+
+def leave_no_trace(loss: Callable[[Any, Any], Any], network: str) -> Callable[[Any, Any], Any]:
+    """The same loss, but a step leaves buffers outside the network and what it notes on the module as they were."""
+    inside = f"{network}." if network else ""
+
+    def compute(module: nn.Module, batch: Any) -> Any:
+        others = {name: one.clone() for name, one in module.named_buffers() if not name.startswith(inside)}
+        with swapped(module, others), attributes_kept(module):
+            return loss(module, batch)
+
+    return compute
+
+
+@contextmanager
+def attributes_kept(module: nn.Module) -> Iterator[None]:
+    """The module's attributes are afterwards what they were, and its lists hold what they held."""
+    own, lists = dict(vars(module)), [(one, list(one)) for one in vars(module).values() if type(one) is list]
+    try:
+        yield
+    finally:
+        vars(module).update(own)
+        for one, items in lists:
+            one[:] = items
+
+
+@contextmanager
+def silent(owner: Any, *names: str) -> Iterator[None]:
+    """Inside, these methods of the owner do nothing."""
+    for name in names:
+        setattr(owner, name, lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(owner, name)
 
 
 @contextmanager

@@ -1,0 +1,166 @@
+"""Grown Hugging Face models by every way they are loaded, and Trainers of all habits that are resumed."""
+
+import copy
+
+import pytest
+import torch
+
+import firefly
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from texts import GROUPED, LAYERS, WORDS, add_growth, make_data, make_model, make_trainer  # noqa: E402
+
+from checkpoint.runs import same  # noqa: E402
+from firefly.integrations.configs import update_config  # noqa: E402
+from firefly.integrations.transformers import from_pretrained, make_example  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")]
+TOKENS = torch.arange(3, 27).view(4, 6)
+
+
+def grow(model, batch, **options):
+    example = make_example(model, batch)
+    usual = {"neighborhood": firefly.New(2), "budget": firefly.Neurons(8), "steps": 2, "example": example}
+    growth = firefly.grow(model, lambda model, batch: model(**batch).loss, [batch], **usual | options)
+    assert growth.neurons and not update_config(model)
+    return example
+
+
+def grow_gpt(folder):
+    model = make_model("GPT2")
+    grow(model, {"input_ids": TOKENS, "labels": TOKENS}, widths=["transformer.h.0.mlp.c_fc"])
+    model.save_pretrained(folder, max_shard_size="5KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    return model.eval()
+
+
+def test_auto_classes_take_the_whole_or_the_bare_body(tmp_path):
+    model = grow_gpt(tmp_path / "whole")
+    whole = from_pretrained(transformers.AutoModelForCausalLM, tmp_path / "whole")
+    assert type(whole) is type(model) and torch.equal(whole(TOKENS).logits, model(TOKENS).logits)
+    body = from_pretrained(transformers.AutoModel, tmp_path / "whole")
+    assert type(body) is transformers.GPT2Model and torch.equal(body(TOKENS)[0], model.transformer(TOKENS)[0])
+    assert firefly.architecture(body)["widths"] == {"h.0.mlp.c_fc": 22}
+    assert not update_config(body)
+    body.save_pretrained(tmp_path / "body")
+    again = from_pretrained(transformers.GPT2ForSequenceClassification, tmp_path / "body")
+    assert torch.equal(again.transformer(TOKENS)[0], body(TOKENS)[0])
+    assert firefly.architecture(again)["widths"] == {"transformer.h.0.mlp.c_fc": 22}
+
+
+def test_what_is_asked_for_beside_the_model_comes_too(tmp_path):
+    model = grow_gpt(tmp_path)
+    loaded, told = from_pretrained(type(model), tmp_path, output_loading_info=True)
+    assert type(loaded) is type(model) and not told["missing_keys"] and not told["mismatched_keys"]
+    with pytest.raises(firefly.FireflyError, match="takes the class of the model first"):
+        from_pretrained(str(tmp_path), transformers.GPT2LMHeadModel)
+
+
+def test_weights_that_are_stored_under_other_names_are_found(tmp_path):
+    torch.manual_seed(0)
+    model = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**LAYERS, **WORDS, max_position_embeddings=32))
+    grow(model, {"input_ids": TOKENS, "labels": TOKENS}, widths=["gpt_neox.layers.0.mlp.dense_h_to_4h"])
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(type(model), tmp_path)
+    assert torch.equal(loaded.eval()(TOKENS).logits, model.eval()(TOKENS).logits)
+
+
+def test_speech_models_grow(tmp_path):
+    sizes = {f"{part}_{what}": n for part in ("encoder", "decoder") for what, n in [("layers", 1), ("ffn_dim", 20)]}
+    heads = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_start_token_id": 1}
+    lengths = {"num_mel_bins": 4, "max_source_positions": 8, "max_target_positions": 8}
+    torch.manual_seed(0)
+    model = transformers.WhisperForConditionalGeneration(
+        transformers.WhisperConfig(**sizes, **heads, **lengths, **WORDS)
+    )
+    labels = TOKENS.masked_fill(TOKENS > 20, -100)
+    example = grow(model, {"input_features": torch.randn(4, 4, 16), "labels": labels})
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(type(model), tmp_path)
+    assert torch.equal(loaded.eval()(**example).logits, model.eval()(**example).logits)
+
+
+class Noting(transformers.Trainer):
+    """A loss of one's own that logs and notes what it sees."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.noted = []
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        self.noted.append(len(inputs["input_ids"]))
+        self.log({"mine": 1.0})
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+def test_a_growth_logs_and_notes_nothing_of_the_trainers_own(tmp_path):
+    plain = make_trainer(tmp_path, save_strategy="no")
+    trainer = Noting(plain.model, plain.args, train_dataset=make_data("GPT2"))
+    assert len(add_growth(trainer).history) == 0
+    trainer.train()
+    assert len(trainer.noted) == sum("mine" in row for row in trainer.state.log_history) == 12
+    assert firefly.architecture(trainer.model)["history"]
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing:FutureWarning")
+def test_a_model_that_computes_layers_again_grows_as_one_that_does_not(tmp_path):
+    def run(again):
+        model = make_model("GPT2")
+        if again:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        options = {"gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1}
+        trainer = make_trainer(tmp_path, model=model, save_strategy="no", num_train_epochs=2, **options)
+        add_growth(trainer, neighborhood=[firefly.Split(), firefly.New(2)])
+        trainer.train()
+        return trainer.model.state_dict()
+
+    one, other = run(again=False), run(again=True)
+    names = [name for name in one if "firefly" not in name]
+    assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in names)
+
+
+@pytest.mark.parametrize("schedule", [firefly.Every(1), firefly.Plateau(patience=1, threshold=9.0)])
+def test_a_run_resumed_at_the_end_of_an_epoch_is_the_same(tmp_path, schedule):
+    def run(folder, resume=None):
+        trainer = make_trainer(folder, save_strategy="epoch", eval_strategy="epoch", num_train_epochs=4)
+        monitor = "eval_loss" if isinstance(schedule, firefly.Plateau) else None
+        callback = add_growth(trainer, schedule=copy.deepcopy(schedule), monitor=monitor)
+        trainer.train(resume_from_checkpoint=resume)
+        state = {name: one for name, one in trainer.model.state_dict().items() if "firefly" not in name}
+        return state, [growth["parameters"] for growth in callback.history]
+
+    assert same(run(tmp_path), run(tmp_path / "resumed", str(tmp_path / "checkpoint-8")))
+
+
+def test_a_run_is_resumed_with_another_schedule_or_without_growth(tmp_path):
+    trainer = make_trainer(tmp_path, num_train_epochs=2, save_strategy="epoch")
+    add_growth(trainer)
+    trainer.train()
+    other = make_trainer(tmp_path / "other", num_train_epochs=5, eval_strategy="epoch", save_strategy="no")
+    callback = add_growth(other, schedule=firefly.Plateau(patience=1, threshold=9.0), monitor="eval_loss")
+    other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert len(callback.history) == 2  # the second after epoch 4, the second evaluation of this run
+    model = firefly.carry_architecture(make_model("GPT2"))
+    without = make_trainer(tmp_path / "without", model=model, save_strategy="no")
+    without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert len(firefly.architecture(model)["history"]) == 1
+    with pytest.raises(firefly.FireflyError, match="name the one that is logged"):
+        add_growth(without, schedule=firefly.Plateau())
+
+
+def test_grouped_heads_grow_again_after_loading(tmp_path):
+    torch.manual_seed(0)
+    model = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, **WORDS))
+    batch = {"input_ids": TOKENS, "labels": TOKENS}
+    for folder in ("one", "two"):
+        grow(model, batch, widths=lambda width: ".1." in width.name)
+        model.save_pretrained(tmp_path / folder)
+        model = from_pretrained(transformers.AutoModelForCausalLM, tmp_path / folder)
+    assert len(firefly.architecture(model)["history"]) == 2
+    cached, plain = (
+        model.generate(TOKENS, max_new_tokens=4, min_new_tokens=4, do_sample=False, use_cache=use)
+        for use in (True, False)
+    )
+    assert torch.equal(cached, plain)
