@@ -140,7 +140,7 @@ class Manual(Net):
         return None
 
 
-@pytest.mark.parametrize(("kind", "match"), [(Pair, "several networks .net, head."), (Manual, "give loss=")])
+@pytest.mark.parametrize(("kind", "match"), [(Pair, "several networks .net, head."), (Manual, "FireflyCallback.loss=")])
 def test_steps_that_cannot_be_understood_are_refused(tmp_path, kind, match):
     with pytest.raises(firefly.FireflyError, match=match):
         make_trainer(tmp_path, make_callback(), max_epochs=3, gradient_clip_val=None).fit(kind(), make_loader())
