@@ -55,6 +55,7 @@ def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["evaluate", "--quick", "plain", "--part", "3/2"], "--part 3/2"),
         (["agreement", "--runs", "nowhere"], "0 searches"),
         (["search", "--quick", "--set", "worth=luck"], "worth='luck'"),
+        (["search", "--quick", "--set", "batch=400"], "batch=400 with 512 images"),
         (["search", "--quick", "--fit", "speed=high"], "--fit speed=high"),
         (["search", "--quick", "--fit", "precision=fp8"], "precision=bf16|float32"),
     ],
@@ -62,6 +63,11 @@ def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_nonsense_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nas", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_without_time_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nas", "search", "--quick", "--runs", str(tmp_path), "--minutes", "0"]) == 0
+    assert "time is up" in capsys.readouterr().out and not list(tmp_path.glob("search-*"))
 
 
 def test_genotypes_by_name(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 from firefly.cli import main
 from firefly.nas import Network, find_known, train_loss
 from firefly.nas.plan import Plan
-from firefly.nas.searching import search
+from firefly.nas.searching import make_loss, search
+from firefly.nas.template import Template
 from firefly.training import fit
 from firefly.vision.data import Images
 
@@ -30,6 +31,22 @@ def test_a_search_is_captured(asleep: bool, tmp_path: Path) -> None:
     found = search(make_images(), plan, folder=tmp_path, progress=False, graph=True)
     assert found is not None and len(found.growths) == 5
     assert all(growth["split"] + growth["new"] > 0 for growth in found.growths)
+
+
+def test_both_forms_agree_here() -> None:
+    """In float32, whose convolutions round to TF32, and as a captured step of bf16."""
+    template = Template(nodes=2).cuda()
+    images = torch.randn(8, 3, 32, 32, device="cuda")
+    plain = template(images)
+    template.dense = True
+    assert torch.allclose(plain, template(images), rtol=0.02, atol=0.02)
+    losses = []
+    for dense in (False, True):
+        torch.manual_seed(0)
+        model = Template(nodes=2, dense=dense)
+        history = fit(model, make_images(), 2, batch=32, lr=0.01, loss=make_loss(torch.device("cuda")), progress=False)
+        losses.append(history[-1].loss)
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
 def test_the_captured_step_sees_the_rate() -> None:

@@ -106,7 +106,7 @@ def add_common(parser: ArgumentParser, kind: type) -> None:
 
 
 def make_place(args: Namespace) -> Place:
-    deadline = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
+    deadline = time.monotonic() + 60 * args.minutes if args.minutes is not None else float("inf")
     results = args.out or args.runs / "results.jsonl"
     return Place(
         find_device(args.device), args.runs, results, deadline, lambda text: print(text, flush=True), args.shared

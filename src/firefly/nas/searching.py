@@ -75,6 +75,11 @@ def search(
     plan, place = plan or Plan(), find_device(device)
     precision = check_precision(precision, place)
     lines = place.type == "cuda" and precision == "bf16" if channels_last is None else channels_last
+    if plan.batch > len(data) // 2:
+        raise FireflyError(
+            f"batch={plan.batch} with {len(data)} images: half of them train, half are grown on, so a batch may "
+            f"hold {len(data) // 2} at most"
+        )
     train, growing = hold_out(data, len(data) // 2)
     torch.manual_seed(seed)
     fast = place.type == "cuda" if dense is None else dense
