@@ -27,5 +27,5 @@ def run_page(rank: int) -> Any:
 def test_the_blocks_of_the_page_run() -> None:
     (first, grown), (second, other) = run_ranks(2, run_page)
     assert grown == other and len(grown) == 2
-    assert first.count("neurons in") == 2 and second.count("neurons in") == 0
+    assert first.count("widths; parameters") == 2 and second.count("widths; parameters") == 0
     assert "on this rank" in first and "on this rank" in second
