@@ -1,0 +1,50 @@
+"""`benchmarks/nas_time.py`: the fastest form of a step is written down; one that fails is left out; nas.sh reads it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from firefly.experiments.nas import read_loop
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import nas_time
+
+
+@pytest.mark.parametrize("job", nas_time.TIMED)
+def test_a_step_is_timed(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nas_time, "STEPS", 1)
+    monkeypatch.setattr(nas_time, "EPOCHS", 2)
+    how = read_loop(["dense=true", "precision=float32", "channels_last=false"])
+    assert 0 < nas_time.TIMED[job](how, "quick", 4, torch.device("cpu")) < 60
+
+
+def test_the_fastest_form_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretend(how: dict[str, object], size: str, batch: int | None, device: torch.device) -> float:
+        if how["precision"] == "float32":
+            raise RuntimeError("out of memory")
+        return 0.25 if how["dense"] and not how["channels_last"] else 0.5
+
+    monkeypatch.setattr(nas_time, "TIMED", {"search": pretend, "evaluate": pretend})
+    monkeypatch.setattr(sys, "argv", ["nas_time.py", "--quick", "--device", "cpu", "--out", str(tmp_path)])
+    nas_time.main()
+    told = "dense=true precision=bf16 channels_last=false\n"
+    assert (tmp_path / "fast-search").read_text() == (tmp_path / "fast-evaluate").read_text() == told
+    assert len((tmp_path / "times.jsonl").read_text().splitlines()) == 2 * 4
+
+
+def test_the_script_passes_the_form_on(tmp_path: Path) -> None:
+    """With a stand-in for Python that tells what it was called with."""
+    python, runs = tmp_path / "python", tmp_path / "runs"
+    runs.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    (runs / "fast-search").write_text("dense=true precision=bf16\n")
+    script = Path(__file__).parents[2] / "benchmarks" / "nas.sh"
+    settings = {"PATH": "/usr/bin:/bin", "PYTHON": str(python), "RUNS": str(runs), "SEEDS": "7", "SEARCH": "--asleep"}
+    settings["ARCHIVE"] = str(tmp_path / "all.tgz")
+    told = subprocess.run(["bash", script, "search"], env=settings, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("[7] -m firefly nas search --seeds 7 --asleep --runs")
+    assert told.rstrip().endswith("--fit dense=true precision=bf16") and (tmp_path / "all.tgz").exists()
