@@ -1,5 +1,6 @@
 """`firefly grow` as a user types it: it grows, goes on exactly after a kill, and previews without a trace."""
 
+import io
 import json
 import math
 import os
@@ -148,6 +149,21 @@ def test_a_preview_of_a_run_starts_from_its_weights(here: Path, capsys: pytest.C
     said = capsys.readouterr().out  # another budget: what would come if ...
     assert "after epoch 6 of run would now grow" in said and "+1 neuron in 1 of 1 widths" in said
     assert kept == {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_growth_begins_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main([*WORDS, "--out", "run"]) == 0
+    lines = [line.rpartition("\x1b[K")[2] for line in terminal.getvalue().splitlines()]
+    assert [line.split(",")[0] for line in lines if "growth " in line] == ["growth 1", "growth 2"]
+    assert any(line.startswith("epoch 6/6") for line in lines)
 
 
 def test_a_checkpoint_of_the_run_is_an_ordinary_one(here: Path) -> None:

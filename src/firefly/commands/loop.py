@@ -67,6 +67,8 @@ def train(work: Work, history: History, save: Told, tell: Told, line: Progress) 
             work.grower.grow(work.loss, work.loaders.train, work.optimizer)
             history = history.mark_grown()
         line.show_epoch(history[-1], history.accuracy, over)
+        if history[-1].grown:
+            line.close()  # what is told of the growth begins in a line of its own
         tell(history)
         if over or history[-1].grown or time.perf_counter() - saved >= 20 * cost:
             start = time.perf_counter()
