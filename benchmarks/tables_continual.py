@@ -70,7 +70,8 @@ def tabulate_trials(name: str, widths: str, count: str) -> str:
     """The settings that were tried on held-out images, by their mean over the first tasks."""
     tasks, groups = int(count), dict[str, list[Row]]()
     rows = [row for row in read(name) if row["config"]["widths"] == int(widths)]
-    changed = [key for key in rows[0]["config"] if len({str(row["config"].get(key)) for row in rows}) > 1]
+    known = dict.fromkeys(key for row in rows for key in row["config"])
+    changed = [key for key in known if len({str(row["config"].get(key)) for row in rows}) > 1]
     for row in rows:
         words = [f"{key}={row['config'].get(key)}" for key in changed]
         groups.setdefault(f"{row['method']} {', '.join(words)}", []).append(row)
