@@ -13,7 +13,7 @@ pytest.importorskip("accelerate")
 from texts import GROUPED, LAYERS, WORDS, add_growth, make_data, make_model, make_trainer  # noqa: E402
 
 from checkpoint.runs import same  # noqa: E402
-from firefly.integrations.configs import update_config  # noqa: E402
+from firefly.integrations.configs import find_tied, update_config  # noqa: E402
 from firefly.integrations.transformers import from_pretrained, make_example  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")]
@@ -164,3 +164,12 @@ def test_grouped_heads_grow_again_after_loading(tmp_path):
         for use in (True, False)
     )
     assert torch.equal(cached, plain)
+
+
+def test_a_number_that_makes_heads_smaller_says_no_more_of_them():
+    torch.manual_seed(0)
+    model = transformers.AlbertForMaskedLM(transformers.AlbertConfig(embedding_size=16, **LAYERS, **WORDS))
+    anatomy = firefly.trace(model, {"input_ids": TOKENS})
+    layer = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    assert anatomy[f"{layer}.attention.query"].pinned is None
+    assert find_tied(model, anatomy) == [(f"{layer}.ffn",)]

@@ -78,7 +78,8 @@ def probe(model: nn.Module, config: Any, valid: bool = False) -> dict[str, Chang
 
 def find_tied(model: nn.Module, anatomy: Anatomy) -> list[tuple[str, ...]]:
     """The widths that a number of the config stands for, together: grown alike, the config can say them."""
-    changes = probe(model, spell_out(model, model.config), valid=True).values()
+    known = probe(model, spell_out(model, model.config), valid=True).values()
+    changes = [change for change in known if min(change.values()) > 0]  # more heads may mean smaller ones
     said = {place for change in changes for place in change}
     names = {place: find_widths(anatomy, *place) for place in list_places(anatomy)}
     free = {width.name for width in anatomy if width.pinned is None}
