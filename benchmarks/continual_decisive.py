@@ -94,8 +94,8 @@ def is_ready(job: Job) -> bool:
 def run_job(job: Job) -> str:
     """Measure one line, until all its tasks are learnt or time is up: then as Ctrl-C does."""
     how, name = job.how, "continual" if job.how.quick else f"continual-{job.how.ways}"
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in the background of a shell
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+    alarmed = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         signal.setitimer(signal.ITIMER_REAL, max(0.01, how.end - time.time()))
         measure(name, job.course, job.method, job.seed, how, how.runs, how.out, math.inf)
@@ -104,6 +104,8 @@ def run_job(job: Job) -> str:
         return "stopped"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGALRM, alarmed)
 
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:

@@ -1,6 +1,7 @@
 """The dense form computes what the plain one does, with a fraction of the calls, and grows in the same way."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from typing import Any
 
@@ -36,19 +37,19 @@ def close(one: Tensor | None, other: Tensor | None) -> bool:
 def test_it_computes_the_same(start: Sequence[int]) -> None:
     """Outputs, gradients and what the norms remember, in training and after it."""
     models = make_pair(start)
-    if 0 in start:  # some awake and some not, on one edge
-        for model in models:
-            layers = find_dormant(model)
-            awake(model, {path: layer for path, layer in layers.items() if "sep" in path}).__enter__()
-    answers = [model(IMAGES) for model in models]
-    assert close(*answers)
-    for answer in answers:
-        answer.square().sum().backward()
-    pairs = list(zip(models[0].parameters(), models[1].parameters()))
-    assert sum(one.grad is not None for one, _ in pairs) > 50
-    assert all(close(one.grad, other.grad) for one, other in pairs)
-    assert all(close(one, other) for one, other in zip(models[0].buffers(), models[1].buffers()))
-    assert close(*(model.eval()(IMAGES) for model in models))
+    with ExitStack() as stack:
+        for model in models:  # some awake and some not, on one edge
+            asleep = find_dormant(model)
+            stack.enter_context(awake(model, {path: layer for path, layer in asleep.items() if "sep" in path}))
+        answers = [model(IMAGES) for model in models]
+        assert close(*answers)
+        for answer in answers:
+            answer.square().sum().backward()
+        pairs = list(zip(models[0].parameters(), models[1].parameters()))
+        assert sum(one.grad is not None for one, _ in pairs) > 50
+        assert all(close(one.grad, other.grad) for one, other in pairs)
+        assert all(close(one, other) for one, other in zip(models[0].buffers(), models[1].buffers()))
+        assert close(*(model.eval()(IMAGES) for model in models))
 
 
 class Count(TorchDispatchMode):

@@ -88,7 +88,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"grow_on": 3}, "grow_on is a int"),
     ({"data": make_data(20)}, "batch=32 is more than the 20 images of data"),
     ({"grow_on": make_data(20)}, "batch=32 is more than the 20 images of grow_on"),
-    ({"checkpoint": 3}, "checkpoint=3"),
+    ({"checkpoint": 3}, "'3' is no folder to write to"),
 ]
 
 

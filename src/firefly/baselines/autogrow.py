@@ -89,7 +89,8 @@ def autogrow(train: Callable[[], float], append: Callable[[int], None], **policy
 class AutoGrow:
     """The same for `firefly.training.fit(..., test=held_out, grower=auto, stop=auto.stop)`, which can be resumed.
 
-    `fit` keeps the accuracies. Before it goes on from a folder, `rebuild` must have brought the network to its depth.
+    `fit` keeps the accuracies. Before it goes on from a folder, `rebuild` must have brought the network to its depth:
+    `fit.json` there has the accuracies, and says as `due` whether the last growth was yet to come.
     """
 
     example = None
@@ -98,9 +99,10 @@ class AutoGrow:
         self.append, self.policy = append, policy
         self.plan = decide((), **policy)
 
-    def rebuild(self, accuracies: Sequence[float]) -> None:
-        """Append what had been appended after these epochs, in the same order."""
-        for stage in decide(accuracies, **self.policy).grown:
+    def rebuild(self, accuracies: Sequence[float], due: bool = False) -> None:
+        """Append what had been appended after these epochs, in the same order; the last one is left if it is `due`."""
+        grown = decide(accuracies, **self.policy).grown
+        for stage in grown[: len(grown) - due]:
             self.append(stage)
 
     def stop(self, history: Any) -> bool:

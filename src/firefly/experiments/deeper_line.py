@@ -15,7 +15,7 @@ from torch import nn
 import firefly
 from firefly.baselines import AutoGrow
 from firefly.experiments.lineage import Line, State
-from firefly.experiments.notes import is_begun, read_epochs
+from firefly.experiments.notes import is_begun, is_growth_due, read_epochs
 from firefly.experiments.rows import Row
 from firefly.experiments.setting import Setting
 from firefly.stages.budget import Budget
@@ -69,7 +69,7 @@ def run_autogrow(line: DeepLine) -> None:
     policy: dict[str, int] = {"interval": how.interval, "patience": how.patience, "epochs": how.search}
     auto = AutoGrow(lambda stage: append_layer(model, optimizer, stage), **policy)
     if is_begun(folder):
-        auto.rebuild([row["test_accuracy"] for row in read_epochs(folder)])
+        auto.rebuild([row["test_accuracy"] for row in read_epochs(folder)], is_growth_due(folder))
     history = fit(
         model,
         train,

@@ -44,6 +44,11 @@ def read_epochs(folder: Path) -> list[Row]:
     return epochs
 
 
+def is_growth_due(folder: Path) -> bool:
+    """Whether the training was stopped between its last epoch and the growth that follows."""
+    return bool(read(folder / "fit.json").get("due"))
+
+
 def latest(folder: Path) -> Path:
     """The checkpoint that a finished training has left."""
     return folder / str(read(folder / "fit.json")["checkpoint"])
