@@ -78,10 +78,11 @@ def take_apart(pair: Any, count: int) -> tuple[Pair, Pair]:
     return (pair[0][:-count], pair[1][:-count]), (pair[0][-count:], pair[1][-count:])
 
 
-def load_images(name: str, held: int) -> Callable[[bool], tuple[Any, Any]]:
+def load_images(name: str, held: int, most: int | None = None) -> Callable[[bool], tuple[Any, Any]]:
     def load(test: bool) -> tuple[Any, Any]:
         train = data.load(name)
-        return (train, data.load(name, split="test")) if test else data.hold_out(train, held)
+        train, judged = (train, data.load(name, split="test")) if test else data.hold_out(train, held)
+        return (train.take(torch.arange(most)) if most else train), judged
 
     return load
 
@@ -115,6 +116,10 @@ def make_sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
 
 def make_adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def make_plain_adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr)
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,17 @@ TASKS = {
             make_adam,
             alike=False,
             growths=3,  # most of its parameters are in a stream that cannot grow
+        ),
+        Task(  # the network of `growth_pays.py`, at the size that its runs end with, as a part of one of four times that
+            "resnet-fashion",
+            lambda: ResNet([32, 32, 64, 64], 1, 1),
+            load_images("fashion-mnist", 10_000, 12_000),
+            torch.zeros(2, 1, 28, 28),
+            0.25,
+            0.25,
+            Recipe(12, batch=128, lr=0.01, augment=False),
+            make_plain_adam,
+            alike=False,
         ),
         Task(
             "digits",
