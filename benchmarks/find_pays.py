@@ -2,8 +2,8 @@
 
     python benchmarks/find_pays.py vgg19-4 resnet20 --seeds 0 1 --jobs 3 --out results/find-pays.jsonl     (a GPU)
     python benchmarks/find_pays.py gpt-text --try find-on --try "scaled lr=0.001" --try "taylor lr=0.001"
-    python benchmarks/find_pays.py resnet-fashion --seeds 0 1 2 --out results/find-pays.jsonl                (hours of a CPU)
-    python benchmarks/find_pays.py digits --quick                                                   (seconds of a CPU)
+    python benchmarks/find_pays.py resnet-fashion --seeds 0 1 2 --out results/find-pays.jsonl      (hours of a CPU)
+    python benchmarks/find_pays.py digits --quick                                          (seconds of a CPU)
 
 All networks of a task have the same size and the same last training. `uniform` has equal widths, `scaled` those of the
 full network times a factor; `find-on` and `find-anew` are `firefly.find`; `random` searches widths for the cost of a

@@ -184,7 +184,7 @@ TASKS = {
             alike=False,
             growths=3,  # most of its parameters are in a stream that cannot grow
         ),
-        Task(  # the network of `growth_pays.py`, at the size that its runs end with, as a part of one of four times that
+        Task(  # at the size with which it ends in `growth_pays.py`, a quarter of this one
             "resnet-fashion",
             lambda: ResNet([32, 32, 64, 64], 1, 1),
             load_images("fashion-mnist", 10_000, 12_000),
