@@ -33,7 +33,7 @@ format: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) \
 	    -c constraints.txt -e '.[test,check]'
 	touch $@
 
