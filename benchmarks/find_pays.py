@@ -125,7 +125,7 @@ def run_job(job: Job) -> Row:
         "epochs": cost.epochs,
         "seconds": round(cost.seconds, 2),
         "growth_seconds": round(cost.growing, 2),
-        "shared": job.how.jobs > 1,
+        "shared": job.how.shared or job.how.jobs > 1,
         "device": hardware(torch.device(job.how.device)),
         "config": {**asdict(bench.words), **bench.recipe.to_dict(), "optimizer": tell(bench), "quick": job.quick},
     }
@@ -204,6 +204,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
+    parser.add_argument("--shared", action="store_true", help="others are at work on this machine: believe no seconds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no network after that time")
     parser.add_argument("--quick", action="store_true", help="few images, one epoch: to see that all works")
     parser.add_argument("--test", action="store_true", help="measure on the test set")
