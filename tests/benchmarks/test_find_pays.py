@@ -21,8 +21,8 @@ from firefly.experiments.rows import append
 
 
 def ask(folder: Path, words: str, **how: Any) -> Job:
-    given = {"quick": True, "test": False, "device": "cpu", "jobs": 2, "runs": folder, "out": None, **how}
-    return Job("digits", words, 0, Namespace(**given))
+    usual = {"quick": True, "test": False, "device": "cpu", "jobs": 2, "shared": False, "runs": folder, "out": None}
+    return Job("digits", words, 0, Namespace(**usual | how))
 
 
 def test_widths_are_the_largest_of_their_shape(tmp_path: Path) -> None:
