@@ -10,7 +10,7 @@ import pytest
 
 from firefly.errors import FireflyError
 from firefly.report import charts, svg, widths
-from firefly.report.page import describe_choice
+from firefly.report.page import describe_choice, hold
 from firefly.report.runs import choose_metric, list_points, write_runs
 
 browser = pytest.mark.skipif(chromium.PATH is None, reason="no Chromium")
@@ -120,6 +120,8 @@ def test_each_size_is_a_point_and_the_last_network_too() -> None:
 def test_without_a_test_the_loss_is_drawn(tmp_path: Path) -> None:
     runs = [make_run("mine"), make_run("other", test_accuracy=None)]
     assert choose_metric(runs[:1]) == "test_accuracy" and choose_metric(runs) == "test_loss"
+    said = "Not every run has a test accuracy that is a number, so the charts show the test loss."
+    assert said in make_page(tmp_path, *runs) and said not in make_page(tmp_path, *runs[1:])
     none = make_run("none", test_accuracy=None, test_loss=None)
     page = make_page(tmp_path, none)
     assert "Training loss against parameters. Lower and further left is better." in page
@@ -132,7 +134,8 @@ def test_without_a_test_the_loss_is_drawn(tmp_path: Path) -> None:
 
 def test_a_run_that_has_not_grown_has_a_page(tmp_path: Path) -> None:
     page = make_page(tmp_path, make_run("mine", growths=0))
-    assert "mine grew 0 times" in page and "How it grew" not in page
+    assert "mine has not grown, 4,000 parameters: test accuracy" in page
+    assert "How it grew" not in page and "before it grew" not in page and "marks a growth" not in page
 
 
 @pytest.mark.parametrize("growths", [1, 6, 7, 20])
@@ -191,13 +194,51 @@ def test_much_is_folded_and_a_method_without_gains_has_none(tmp_path: Path) -> N
 def test_gains_of_all_may_be_less_than_of_the_chosen() -> None:
     (growth,) = make_run("mine", growths=1)["growths"]
     (told,) = describe_choice(growth | {"total_gain": -0.5}, 8)
-    assert told.endswith("add up to 0.11, those of all candidates to -0.5, since some would raise the loss.")
+    assert told.endswith("add up to 0.11, those of all candidates to −0.5, since some would raise the loss.")
 
 
-@pytest.mark.parametrize(("low", "high"), [(1600, 9000), (23e3, 91e3), (1e3, 1e7), (75, 135), (800, 19e3)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1600, 9000), (23e3, 91e3), (1e3, 1e7), (75, 135), (800, 19e3), (6698, 19229)]
+)
 def test_an_axis_of_sizes_has_ticks_enough(low: float, high: float) -> None:
     ticks = svg.tick_log(low, high)
     assert 3 <= len(ticks) <= 8 and ticks == sorted(ticks) and low <= ticks[0] and ticks[-1] <= high
+
+
+def test_a_single_epoch_is_seen() -> None:
+    chart = charts.draw_epochs([{"series": "mine", "epoch": 1, "loss": 1.0}], [], {"mine": 0}, "loss")
+    assert "<title>mine: epoch 1</title>" in chart
+
+
+def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
+    run = make_run("mine")
+    run["settings"]["epochs"] = 20
+    assert "after epoch 8 of 20, in" in make_page(tmp_path, run)
+
+
+def test_more_runs_than_are_told_are_counted(tmp_path: Path) -> None:
+    assert "2 more stand in the table." in make_page(tmp_path, *(make_run(f"run-{k}", growths=1) for k in range(8)))
+
+
+LONG = [
+    *(f"encoder_of_text.layer.{k}.{part}" for k in (1, 11, 21) for part in ("attention.query", "dense_projection_out")),
+    *(f"{k}x{'y' * 30}" for k in (1, 2)),
+    "a/b/a/b",
+]
+
+
+def test_no_two_layers_are_called_the_same() -> None:
+    labels = svg.tell_apart(LONG)
+    assert len({*labels.values()}) == len(labels) == len(LONG) and max(map(len, labels.values())) <= 20
+    assert labels[LONG[5]] == "…21…projection_out"  # whole numbers, though 1, 11 and 21 end alike
+    assert labels["a/b/a/b"] == "a/b/a/b"
+    history = [{"widths": dict.fromkeys(LONG, (2, 4)), "added": {}, "gains": {}, "epoch": 1}]
+    for chart in (widths.draw_widths(history), widths.draw_timeline(history, 2), widths.draw_gains(history)):
+        assert {*labels.values()} <= {*re.findall(r">([^<>]+)</text>", chart)}
+
+
+def test_numbers_do_not_end_a_line_at_their_sign() -> None:
+    assert hold("-2.6e-06") == "−2.6e−06"
 
 
 def test_long_names_stay_in_the_chart() -> None:

@@ -15,7 +15,6 @@ from firefly.report.svg import (
     LETTER,
     WIDE,
     Axis,
-    cut,
     draw_line,
     draw_mark,
     draw_path,
@@ -25,6 +24,7 @@ from firefly.report.svg import (
     shorten_metric,
     show_error,
     spread,
+    tell_apart,
     tick,
     tick_error,
     tick_log,
@@ -49,8 +49,8 @@ def draw_points(points: Sequence[Row], numbers: Numbers, metric: str, size: str 
         draw_x(across, tick_log(across.low, across.high), top, bottom, f"{spell(size)} (log scale)", shorten),
         draw_y(up, tick(up.low, up.high), left, right, partial(shorten_metric, metric=metric)),
     ]
-    for line, series in enumerate(groups):
-        parts.append(write_text(left, 14 + 18 * line, f"● {cut(series, 50)}", f"name s{numbers[series]}"))
+    for line, (series, label) in enumerate(tell_apart(groups, 50).items()):
+        parts.append(write_text(left, 14 + 18 * line, f"● {label}", f"name s{numbers[series]}"))
     groups = {series: sorted(rows, key=lambda row: row[size]) for series, rows in groups.items()}
     for series, rows in reversed(groups.items()):
         parts.append(draw_series(rows, numbers[series], across, up, metric, size))
@@ -113,7 +113,8 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> float:
 def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers, metric: str) -> str:
     """A metric per epoch, whole: a line per series and label, named where it ends; growths as lines down or as dots."""
     groups = by_series(epochs, lambda row: f"{row['series']}\0{row.get('label', row['series'])}")
-    names = [cut(name.partition("\0")[2], 22) for name in groups]
+    labels = tell_apart((name.partition("\0")[2] for name in groups), 22)
+    names = [labels[name.partition("\0")[2]] for name in groups]
     top, bottom, left, right = 14, 284, 54, WIDE - 16 - min(LETTER * max(map(len, names)), 0.36 * WIDE)
     first, last = min(row["epoch"] for row in epochs), max(row["epoch"] for row in epochs)
     values = [row[metric] for row in epochs]
@@ -139,8 +140,9 @@ def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers,
         places = [(across.place(row["epoch"]), up.place(row[metric])) for row in rows]
         parts.append(draw_path(places, f"line s{number}{front}"))
         for row, (x, y) in zip(rows, places):
-            if row.get("grown"):
-                parts.append(draw_mark(x, y, f"mark s{number}", f"{name}: grown after epoch {row['epoch']}"))
+            if row.get("grown") or len(rows) == 1:  # of one epoch there is no line
+                told = f"{name}: {'grown after ' * bool(row.get('grown'))}epoch {row['epoch']}"
+                parts.append(draw_mark(x, y, f"mark s{number}", told))
         parts.append(write_text(right + 6, end + 4, name, f"name s{number}"))
     return wrap(parts, bottom + 40)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -41,6 +42,8 @@ table.prose td:first-child { overflow-wrap: normal }
   table { font-size: .79rem; width: 100% }
   th, td { padding: .3rem .14rem .3rem .3rem; white-space: normal; overflow-wrap: normal }
   th.left, td.left { overflow-wrap: anywhere; min-width: 2.6rem; padding-left: 0 }
+  table.names td.left { min-width: 6rem }
+  table.prose td { padding-right: .5rem }
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 11pt }
@@ -53,9 +56,9 @@ table.prose td:first-child { overflow-wrap: normal }
 FOLD = 40  # rows of growths beyond which each is folded
 
 EXPLAIN = """<p>A width is the neurons (channels) of a layer together with all that must grow with them.{gains}</p>"""
-GAINS = """ At each growth the candidates, neurons that split in two and brand-new ones, are tried at once in one
-over-grown network. Those with the largest <em>gain</em>, the predicted decrease of the training loss, stay; where the
-budget counts parameters or FLOPs, those with the largest gain for what they cost."""
+GAINS = """ The <em>gain</em> of a candidate, a neuron that may split in two or a brand-new one, is the decrease of the
+loss that it promises. At each growth those with the largest gain stay; where the budget counts parameters or FLOPs,
+those with the largest gain for what they cost."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -168,7 +171,7 @@ def show_growth(number: int, growth: Row, folded: bool = False) -> str:
             kinds = growth["added"].get(name, {})
             gain = sum(growth.get("gains", {}).get(name, {}).values())
             born = [f"+{kinds[kind]:,}" if kinds.get(kind) else "" for kind in offered]
-            told = [f"{gain:.2g}" if kinds else ""] * gains
+            told = [hold(f"{gain:.2g}") if kinds else ""] * gains
             rows.append([name, f"{old:,}" if old else "new layer", *born, f"{new:,}", *told])
     title = f"Growth {number}{when}: {more:,} more neuron{'s' * (more != 1)}, {before:,} → {after:,} parameters"
     notes = [describe_losses(growth), *describe_choice(growth, more)]
@@ -187,7 +190,8 @@ def describe_choice(growth: Row, more: int) -> list[str]:
     budget = f"; the budget: {', '.join(spent)}" if spent else ""
     promised, all_of_them = growth["predicted"], growth["total_gain"]
     care = ", since some would raise the loss" if all_of_them < promised else ""
-    gains = f" Their gains add up to {promised:.3g}, those of all candidates to {all_of_them:.3g}{care}."
+    sums = hold(f"{promised:.3g}"), hold(f"{all_of_them:.3g}")
+    gains = f" Their gains add up to {sums[0]}, those of all candidates to {sums[1]}{care}."
     return [f"Chosen were {more:,} of {growth['candidates']:,} candidates{budget}.{gains * has_gains(growth)}"]
 
 
@@ -209,8 +213,8 @@ def describe_losses(growth: Row) -> str:
 
 
 def hold(text: str) -> str:
-    """On one line: 25.1 k."""
-    return text.replace(" ", "\u00a0")
+    """On one line: 25.1 k, and −2e−06, whose hyphens would end a line."""
+    return text.replace(" ", "\u00a0").replace("-", "−")
 
 
 def show_settings(settings: Mapping[str, Any], *others: Mapping[str, Any], names: Sequence[str] = ("value",)) -> str:
@@ -235,6 +239,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> 
 
 
 def break_name(cell: Any) -> str:
-    """A long name may go on in a new line after a dot."""
+    """A long name may go on in a new line after a dot and the like."""
     text = escape(str(cell))
-    return text.replace(".", ".<wbr>") if len(text) > 12 else text
+    return re.sub(r"([._:=/,])", r"\1<wbr>", text) if len(text) > 12 else text

@@ -50,7 +50,8 @@ def write_runs(path: str | Path, runs: Sequence[Row]) -> Path:
     ]
     names = [str(run["name"]) for run in runs] if several else ["value"]
     settings = page.show_settings(*(run["settings"] for run in runs), names=names)
-    title = f"{len(runs)} networks that grew" if several else f"{runs[0]['name']}: a network that grew"
+    grew = "a network that grew" if runs[0]["growths"] else "a network before its first growth"
+    title = f"{len(runs)} networks that grew" if several else f"{runs[0]['name']}: {grew}"
     tables = [("The runs", show_runs(runs, metric))] if several else [("The network", show_sizes(runs[0], metric))]
     tables += [("Neurons at the end", show_widths(runs))] if several and any(run["growths"] for run in runs) else []
     content = page.render(title, tell(runs, metric), pictures, tables, sections, settings)
@@ -97,16 +98,26 @@ def list_points(run: Row, metric: str, several: bool) -> list[dict[str, Any]]:
 
 def tell(runs: Sequence[Row], metric: str) -> str:
     """What came out, in words."""
-    said = []
-    for run in runs[:6]:
-        first, last, grown = run["epochs"][0], run["epochs"][-1], len(run["growths"])
-        size = f"from {first['parameters']:,} to {last['parameters']:,} parameters"
-        times = f"{grown} time{'s' * (grown != 1)}"
-        result = f"{metric.replace('_', ' ')} {page.hold(page.form(last[metric], metric))} after epoch {last['epoch']}"
-        said.append(f"{run['name']} grew {times}, {size}: {result}, in {format_time(count_seconds(run))}.")
+    said = [tell_run(run, metric) for run in runs[:6]]
+    said += [f"{len(runs) - 6} more stand in the table."] * (len(runs) > 6)
+    better = min(map(METRICS.index, (choose_metric([run]) for run in runs)))
+    if METRICS[better] != metric:
+        words, known = (key.replace("_", " ") for key in (METRICS[better], metric))
+        said.append(f"Not every run has a {words} that is a number, so the charts show the {known}.")
     care = "A point is a network as it was just before it grew, or at the end: smaller ones have learnt for less time, "
     care += "so the line of a run says how it went, not what a network of that size could do."
-    return f"{' '.join(said)}\n\n{care}"
+    return "\n\n".join([" ".join(said), *[care] * any(run["growths"] for run in runs)])
+
+
+def tell_run(run: Row, metric: str) -> str:
+    """One run in a sentence."""
+    first, last, grown = run["epochs"][0], run["epochs"][-1], len(run["growths"])
+    times = f"grew {grown} time{'s' * (grown != 1)}, from {first['parameters']:,} to"
+    planned = run["settings"].get("epochs", last["epoch"])
+    when = f"epoch {last['epoch']}" + f" of {planned}" * (planned != last["epoch"])
+    result = f"{metric.replace('_', ' ')} {page.hold(page.form(last[metric], metric))} after {when}"
+    size = f"{times if grown else 'has not grown,'} {last['parameters']:,} parameters"
+    return f"{run['name']} {size}: {result}, in {format_time(count_seconds(run))}."
 
 
 def show_runs(runs: Sequence[Row], metric: str) -> str:
@@ -146,4 +157,4 @@ def show_widths(runs: Sequence[Row]) -> str:
     sizes = [{name: counts[-1] for name, counts in track_widths(run["growths"]).items()} for run in runs]
     names = dict.fromkeys(name for one in sizes for name in one)
     rows = [[name, *(f"{one[name]:,}" if name in one else "" for one in sizes)] for name in names]
-    return page.table(["width", *(run["name"] for run in runs)], rows)
+    return page.table(["width", *(run["name"] for run in runs)], rows).replace("<table>", '<table class="names">')

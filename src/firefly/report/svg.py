@@ -7,10 +7,12 @@ paper. Text is as large as the page's where a chart is 26 rem wide, and still re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from os.path import commonprefix
 
 from firefly.report.palette import FRONT, FRONT_ON_DARK, ON_DARK, OTHERS
 
@@ -79,7 +81,8 @@ def tick_log(low: float, high: float) -> list[float]:
         found = [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
         if len(found) >= 4:
             return found
-    return tick(low, high, 4)
+    found = tick(low, high, 4)
+    return found if len(found) > 2 else tick(low, high, 8)
 
 
 def tick_error(low: float, high: float) -> list[float]:
@@ -126,6 +129,23 @@ def cut(name: str, most: int = 20) -> str:
     tail = name[1 - most :]
     parts = [k for k in range(most // 2) if name[-len(tail) + k - 1] in "._/"]
     return f"…{tail[parts[0] :] if parts else tail}"
+
+
+def tell_apart(names: Iterable[str], most: int = 20) -> dict[str, str]:
+    """A label for each name: its end; with the part in which they differ in front where several end alike."""
+    labels = {name: cut(name, most) for name in names}
+    for label in {*labels.values()}:
+        alike = [name for name, one in labels.items() if one == label]
+        if len(alike) > 1:
+            before, after = commonprefix(alike), commonprefix([name[::-1] for name in alike])[::-1]  # noqa: RUF071
+            before = before[: len(before) - len(re.split(r"[._/]", before)[-1])]  # whole parts, not half a number
+            after = after[len(re.split(r"[._/]", after)[0]) :] or after
+            middles = [name[len(before) : len(name) - len(after)] for name in alike]
+            short = tell_apart(middles, most // 2)
+            for name, middle in zip(alike, middles):
+                head = f"{'…' * bool(before)}{short[middle]}"
+                labels[name] = f"{head}{cut(after, most - len(head))}"
+    return labels
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

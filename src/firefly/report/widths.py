@@ -13,12 +13,12 @@ from firefly.report.svg import (
     LETTER,
     WIDE,
     Axis,
-    cut,
     draw_area,
     draw_bar,
     draw_line,
     draw_x,
     shorten,
+    tell_apart,
     tick,
     wrap,
     write_text,
@@ -33,8 +33,8 @@ COLUMNS = 6  # growths beside each other
 def draw_widths(history: Sequence[Row], series: int = 0) -> str:
     """Neurons per width over time: a bar for each, with a part for the start and one for each growth."""
     sizes = {name: counts for name, counts in track_widths(history).items() if counts[-1]}
-    when = name_growths(history)
-    top, left = 10, leave_room(sizes)
+    when, labels = name_growths(history), tell_apart(sizes)
+    top, left = 10, leave_room(labels.values())
     bottom = top + ROW * len(sizes)
     most = max(counts[-1] for counts in sizes.values())
     across = Axis(0, most, left, WIDE - 16 - LETTER * len(f"{most:,}"))
@@ -47,7 +47,7 @@ def draw_widths(history: Sequence[Row], series: int = 0) -> str:
                 parts.append(
                     draw_bar(before, y, across.place(count) - before, ROW - 6, *shade(k, len(history), series))
                 )
-        parts.append(write_text(left - 6, y + 12, cut(name), "", "end"))
+        parts.append(write_text(left - 6, y + 12, labels[name], "", "end"))
         parts.append(write_text(across.place(counts[-1]) + 5, y + 12, f"{counts[-1]:,}"))
     for k, text in enumerate(when):
         x, y = left + (WIDE - left) / 2 * (k % 2), bottom + 44 + 19 * (k // 2)
@@ -63,7 +63,8 @@ def shade(moment: int, growths: int, series: int) -> tuple[str, float]:
 def draw_network(history: Sequence[Row], series: int = 0) -> str:
     """The network before and after, from input to output: a bar for each width, new layers in front, dormant ones |."""
     sizes = track_widths(history)
-    top, left = 40, leave_room(sizes)
+    labels = tell_apart(sizes)
+    top, left = 40, leave_room(labels.values())
     most = max(max(counts[0], counts[-1]) for counts in sizes.values()) or 1
     room = (WIDE - left) / 2
     parts = []
@@ -81,15 +82,16 @@ def draw_network(history: Sequence[Row], series: int = 0) -> str:
                 parts.append(write_text(middle + wide / 2 + 4, y + 12, f"{counts[moment]:,}"))
             else:
                 parts.append(draw_line(middle, y + 2, middle, y + 14, "growth"))
-    for place, name in enumerate(sizes):
-        parts.append(write_text(left - 6, top + ROW * place + 15, cut(name), "", "end"))
+    for place, label in enumerate(labels.values()):
+        parts.append(write_text(left - 6, top + ROW * place + 15, label, "", "end"))
     return wrap(parts, top + ROW * len(sizes) + 8)
 
 
 def draw_timeline(history: Sequence[Row], last: int, series: int = 0) -> str:
     """Each width over the epochs: a step wherever it grew, as high as its share of what it became."""
     sizes = {name: counts for name, counts in track_widths(history).items() if counts[-1]}
-    top, left = 10, leave_room(sizes)
+    labels = tell_apart(sizes)
+    top, left = 10, leave_room(labels.values())
     bottom = top + ROW * len(sizes)
     told = {name: f"{counts[0]:,} → {counts[-1]:,}" for name, counts in sizes.items()}
     across = Axis(0, last, left, WIDE - 10 - LETTER * max(map(len, told.values())))
@@ -102,7 +104,7 @@ def draw_timeline(history: Sequence[Row], last: int, series: int = 0) -> str:
             (across.place(when[k + d]), foot - (ROW - 6) * counts[k] / most) for k in range(len(counts)) for d in (0, 1)
         ]
         parts.append(draw_area([(left, foot), *steps, (across.place(last), foot)], f"area s{series}"))
-        parts.append(write_text(left - 6, foot - 4, cut(name), "", "end"))
+        parts.append(write_text(left - 6, foot - 4, labels[name], "", "end"))
         parts.append(write_text(across.end + 6, foot - 4, told[name]))
     return wrap(parts, bottom + 40)
 
@@ -114,7 +116,7 @@ def draw_gains(history: Sequence[Row]) -> str:
     """
     names = [name for name, counts in track_widths(history).items() if counts[-1]]
     kinds = list_kinds(history)
-    left, parts, top = leave_room(names), [], 26.0
+    left, parts, top = leave_room(tell_apart(names).values()), [], 26.0
     for start in range(0, len(history), COLUMNS):
         parts += draw_columns(history[start : start + COLUMNS], start, names, kinds, left, top)
         top += ROW * len(names) + 44
@@ -129,7 +131,8 @@ def draw_columns(
     history: Sequence[Row], start: int, names: Sequence[str], kinds: Sequence[str], left: float, top: float
 ) -> list[str]:
     """The gains of a few growths beside each other."""
-    parts = [write_text(left - 6, top + ROW * place + 15, cut(name), "", "end") for place, name in enumerate(names)]
+    labels = enumerate(tell_apart(names).values())
+    parts = [write_text(left - 6, top + ROW * place + 15, label, "", "end") for place, label in labels]
     parts += [write_text(left - 6, top + up, word, "quiet", "end") for up, word in ((-14, "growth"), (-1, "gain"))]
     room = (WIDE - left) / max(len(history), 2)
     for column, growth in enumerate(history):
@@ -184,6 +187,6 @@ def list_kinds(history: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(kind for growth in history for kinds in growth["added"].values() for kind in kinds))
 
 
-def leave_room(names: Iterable[str]) -> float:
-    """Room for names on the left."""
-    return 12 + LETTER * max((len(cut(name)) for name in ["growth", *names]), default=0)
+def leave_room(labels: Iterable[str]) -> float:
+    """Room for labels on the left; the sign of an omission is as wide as two letters."""
+    return 12 + LETTER * max(len(label) + label.count("…") for label in ["growth", *labels])
