@@ -7,7 +7,8 @@
 The same command goes on where it was stopped, also where it was killed; when time is up every training is kept as it
 is. The first lines of a phase come first; who is as large as Firefly's network waits until that of its split has learnt
 all tasks. Settings are chosen by `held-out`, on training images of a split that is not reported, and given to the other
-phases with `--set`. Start CUDA's multi-process service before (`nvidia-cuda-mps-control -d`), and believe no seconds.
+phases with `--set`. `--runs` holds the lines that are not finished, and no more. Start CUDA's multi-process service
+before (`nvidia-cuda-mps-control -d`), and believe no seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -24,30 +26,25 @@ from typing import Any
 from pool import run_jobs
 
 from firefly.experiments import continual, options
-from firefly.experiments.continual import SETTINGS, find_size, measure, read_own
+from firefly.experiments.continual import SETTINGS, find_folder, find_size, measure, read_own
 from firefly.experiments.continual_course import Course
 from firefly.experiments.continual_methods import METHODS, SIZED
 from firefly.experiments.continual_table import table
 
-# Each line: a method and changes of the setting. With nine jobs on one H200 Firefly takes 15 minutes for all tasks of a
-# split, those of equal size about six.
+# Each line: a method and changes of the setting; the first nine begin at once, so what decides comes first. With nine
+# jobs on one H200 Firefly took 15 minutes for all tasks of a split, in batches of 64 and with odd widths.
+CHOICES = ("", "batch=128", "batch=128 lr=0.2", "batch=128 lr=0.2 steps=100 mask_epochs=5", "unlock_epsilon=2.0")
+STRENGTHS = ("ewc strength=1e3", "ewc strength=1e4", "ewc", "ewc strength=1e6")
 PHASES = {
     "held-out": (
-        *("firefly", "firefly batch=128", "firefly batch=128 lr=0.2", "firefly-unlock", "uniform", "random"),
-        *(
-            "firefly-new",
-            "firefly-all",
-            "individual",
-            "ewc strength=1e3",
-            "ewc strength=1e4",
-            "ewc",
-            "ewc strength=1e6",
-        ),
-        *("equal", "last", "cpg", "frozen", "firefly unlock_epsilon=2.0", "firefly mask_epochs=5", "joint"),
+        *(f"firefly {one}".strip() for one in CHOICES),
+        *("firefly-unlock", "firefly-random", "uniform", "individual own=64", *STRENGTHS),
+        *("equal", "last", "firefly mask_epochs=5", "cpg", "frozen", "firefly-new", "firefly-all", "joint"),
     ),
-    "test": ("firefly", "individual", "firefly-unlock", "equal", "cpg", "ewc", "last", "fine-tune"),
-    "rest": ("random", "uniform", "firefly-new", "frozen", "firefly-all", "firefly-none", "firefly-deaf", "joint"),
+    "test": ("firefly", "firefly-random", "uniform", "equal", "last", "ewc", "fine-tune", "individual", "cpg"),
+    "rest": ("joint", "firefly-unlock", "firefly-new", "frozen", "firefly-all", "firefly-none", "firefly-deaf"),
 }
+HELD_OUT = 10  # tasks, on which settings are chosen
 TOY = ["widths=2", "epochs=2", "first_epochs=1", "steps=2", "images=300", "candidates=2"]
 TOY += ["start=60", "parameters=60", "fisher=4", "mask_epochs=1", "batch=32"]
 
@@ -66,7 +63,9 @@ class Job:
     def course(self) -> Course:
         how = self.how
         known = SETTINGS["quick"][None if how.quick else how.ways]
-        known = replace(known, held_out=how.phase == "held-out", split=how.split)
+        held_out = how.phase == "held-out"
+        tasks = min(HELD_OUT, known.ways) if held_out else None
+        known = replace(known, held_out=held_out, split=how.split, tasks=tasks)
         base = options.change(known, [*(TOY if how.quick else ()), *how.set])
         return options.change(base, self.words.split()[1:])
 
@@ -99,6 +98,7 @@ def run_job(job: Job) -> str:
     try:
         signal.setitimer(signal.ITIMER_REAL, max(0.01, how.end - time.time()))
         measure(name, job.course, job.method, job.seed, how, how.runs, how.out, math.inf)
+        shutil.rmtree(find_own_folder(job), ignore_errors=True)  # its rows are what is left
         return "done"
     except KeyboardInterrupt:
         return "stopped"
@@ -106,6 +106,12 @@ def run_job(job: Job) -> str:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, interrupted)
         signal.signal(signal.SIGALRM, alarmed)
+
+
+def find_own_folder(job: Job) -> Path:
+    """Where its trainings are kept."""
+    size = find_size(job.how.out, job.course, job.seed, job.method) if job.method in SIZED else 0
+    return find_folder(job.how.runs, job.course, job.method, job.seed, size)
 
 
 def read_arguments(words: list[str] | None = None) -> argparse.Namespace:

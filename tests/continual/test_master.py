@@ -121,9 +121,9 @@ def test_a_mask_is_the_same_as_leaving_neurons_out(master: Master) -> None:
     masked = Masked(model, {**blueprint.shared, **blueprint.head}, master.born).eval()
     kept = {name: torch.arange(0, size, 2) for name, size in master.born.items()}
     with torch.no_grad():
-        for name, mask in zip(masked.names, masked.masks):
+        for name, mask in masked.part(masked.mask).items():
             mask.fill_(-1.0)[kept[name]] = 0.3
-    assert all(torch.equal(masked.kept[name], places) for name, places in kept.items())
+    assert all(torch.equal(masked.list_kept()[name], places) for name, places in kept.items())
     images = draw_task(0)[0]
     whole = masked(images)
     pupil = learning.Pupil(model, everyone)
@@ -139,6 +139,21 @@ def test_a_price_switches_neurons_off_and_gradients_keep_some(master: Master) ->
         picked = sum(len(numbers) for numbers in one["task 1"].lists.values())
         assert (picked <= 5) is fewer and picked >= 2  # of 9; one stays in each width
         assert one["task 1"].told["epochs"]["mask"] == 20
+
+
+@pytest.mark.parametrize(("multiple", "counts"), [(1, (3, 1)), (2, (4, 2)), (4, (4, 4)), (8, (6, 5))])
+def test_a_mask_keeps_the_best_so_that_layers_are_multiples(
+    master: Master, multiple: int, counts: tuple[int, ...]
+) -> None:
+    sizes = {"six": 6, "five": 5}
+    masked = Masked(nn.Linear(1, 1), {}, sizes)
+    with torch.no_grad():
+        masked.mask.copy_(torch.tensor([-0.1, 0.3, 0.1, -0.2, 0.2, -0.3, -0.1, -0.2, -0.3, -0.05, -0.4]))
+    order = {"six": [1, 4, 2, 0, 3, 5], "five": [3, 0, 1, 2, 4]}
+    kept = masked.list_kept(multiple)
+    assert {name: places.tolist() for name, places in kept.items()} == {
+        name: sorted(order[name][:count]) for name, count in zip(sizes, counts)
+    }
 
 
 def test_a_network_of_its_own_shares_nothing() -> None:

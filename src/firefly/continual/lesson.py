@@ -88,7 +88,9 @@ class Lesson:
         kinds = None if self.neighborhood is None else [repr(k) for k in read_neighborhood(self.neighborhood)]
         told = {"budget": repr(self.budget), "growths": self.most, "until": repr(read_until(self.until))}
         told |= {"pick": repr(read_pick(self.pick)), "neighborhood": kinds, "seed": self.seed}
-        return {**recipes, **told, **({} if self.listen else {"listen": False}), "growing": tell(self.growing)}
+        named = {"method": find_method(self.growing["method"]).name} if "method" in self.growing else {}
+        told |= {"growing": tell({**self.growing, **named})}
+        return {**recipes, **told, **({} if self.listen else {"listen": False})}
 
 
 @dataclass

@@ -7,6 +7,7 @@ those that the task has no use for. Meanwhile only masks, norms and the head are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,18 +38,23 @@ class Pick:
     epochs: of training the mask.
     lr: its learning rate.
     price: what all neurons together cost, in units of the loss.
+    multiple: of a mask's neurons so many are kept in every layer, or twice as many, ...: 8 trains faster on a GPU.
     """
 
     how: str = "mask"
     epochs: int = 10
     lr: float = 0.02
     price: float = 0.1
+    multiple: int = 1
 
     def __post_init__(self) -> None:
         if self.how not in WAYS:
             raise FireflyError(f"pick={self.how!r}: use {', '.join(map(repr, WAYS))}, or Pick('mask', ...)")
-        if not (is_whole(self.epochs, 1) and is_number(self.lr, 0) and is_number(self.price, 0)):
-            raise FireflyError(f"{self!r}: epochs is a whole number from 1 up, lr and price are numbers from 0 up")
+        counts = is_whole(self.epochs, 1) and is_whole(self.multiple, 1)
+        if not (counts and is_number(self.lr, 0) and is_number(self.price, 0)):
+            raise FireflyError(
+                f"{self!r}: epochs and multiple are whole numbers from 1 up, lr and price are numbers from 0 up"
+            )
 
 
 def read_pick(pick: str | Pick) -> Pick:
@@ -63,12 +69,12 @@ class Masked(nn.Module):
     def __init__(self, network: nn.Module, layouts: Mapping[str, Layout], sizes: Mapping[str, int]) -> None:
         super().__init__()
         device = next(network.parameters()).device
-        self.network, self.names = network, tuple(sizes)
-        self.masks = nn.ParameterList(torch.full((size,), START, device=device) for size in sizes.values())
+        self.network, self.sizes = network, dict(sizes)
+        self.mask = nn.Parameter(torch.full((sum(sizes.values()),), START, device=device))
         self.readers = {name: layout for name, layout in layouts.items() if "reads" in layout.roles}
 
     def forward(self, *inputs: Any) -> Any:
-        on = {name: (mask > 0).to(mask) + (mask - mask.detach()) for name, mask in zip(self.names, self.masks)}
+        on = self.part((self.mask > 0).to(self.mask) + (self.mask - self.mask.detach()))
         masked = {}
         for name, layout in self.readers.items():
             tensor, dim = find_tensor(self.network, name), layout.roles.index("reads")
@@ -76,14 +82,18 @@ class Masked(nn.Module):
         with swapped(self.network, masked):
             return self.network(*inputs)
 
-    @property
-    def kept(self) -> dict[str, Tensor]:
-        """The places of the neurons that are on; of a width that would have none, the last to go."""
+    def part(self, values: Tensor) -> dict[str, Tensor]:
+        """A number per neuron, width by width."""
+        return dict(zip(self.sizes, values.split(list(self.sizes.values()))))
+
+    def list_kept(self, multiple: int = 1) -> dict[str, Tensor]:
+        """The places of the neurons that are on, and of the last to go if they are none or no such multiple."""
         found = {}
-        for name, mask in zip(self.names, self.masks):
-            on = (mask.detach() > 0).cpu()
-            on[mask.detach().cpu().argmax()] = True
-            found[name] = on.nonzero().flatten()
+        for name, mask in self.part(self.mask.detach().cpu()).items():
+            count = max(1, int((mask > 0).sum()))
+            most = len(mask) // multiple * multiple or len(mask)
+            count = min(math.ceil(count / multiple) * multiple, most)
+            found[name] = mask.argsort(descending=True, stable=True)[:count].sort().values
         return found
 
 
@@ -96,13 +106,12 @@ def pick_neurons(
     sizes = {name: master.born[name] for name in blueprint.sizes}
     masked = Masked(model, {**blueprint.shared, **blueprint.head}, sizes)
     loss = recipe.loss or make_loss(recipe.label_smoothing)
-    neurons = sum(sizes.values())
 
     def priced(network: nn.Module, batch: Any) -> Tensor:
-        return loss(network, batch) + pick.price / neurons * sum(mask.clamp(min=0).sum() for mask in masked.masks)
+        return loss(network, batch) + pick.price * masked.mask.clamp(min=0).sum() / len(masked.mask)
 
     private = [parameter for name, parameter in model.named_parameters() if name in blueprint.private]
-    groups = [{"params": private, "lr": RATE}, {"params": list(masked.masks), "lr": pick.lr}]
+    groups = [{"params": private, "lr": RATE}, {"params": [masked.mask], "lr": pick.lr}]
     optimizer = torch.optim.Adam(groups)
     fit(masked, train, recipe=replace(recipe, loss=priced), optimizer=optimizer, checkpoint=folder, progress=False)
-    return masked.kept
+    return masked.list_kept(pick.multiple)

@@ -53,7 +53,7 @@ QUICK = Course(
     fisher=200,
 )
 SETTINGS: dict[str, dict[int | None, Course]] = {
-    "quick": {None: QUICK, 10: Course(ways=10, start_epochs=30), 20: Course(start_epochs=30)},
+    "quick": {None: QUICK, 10: Course(ways=10, start_epochs=30, multiple=8), 20: Course(start_epochs=30, multiple=8)},
     "full": {
         10: Course(ways=10, first_epochs=50, start_epochs=60, neurons=256, steps=50 * 63),
         20: Course(first_epochs=50, start_epochs=60, neurons=256, steps=50 * 31),
@@ -158,7 +158,9 @@ def measure(
         return False
     parts, device = list_parts(course, seed, args.data), find_device(args.device)
     size = find_size(path, course, seed, method) if method in SIZED else 0
-    room = Class(course, parts, device, find_folder(folder, course, method, seed, size), seed, size)
+    own = (row for row in rows if (row["method"], row["seed"]) == ("individual", seed))
+    goals = {row["step"]: row["held_out"] for row in own if "held_out" in row}
+    room = Class(course, parts, device, find_folder(folder, course, method, seed, size), seed, size, goals)
     scores: list[dict[str, float]] = []
     start = time.perf_counter()
     for seen, parameters, more in METHODS[method](room):
@@ -166,7 +168,7 @@ def measure(
         step = len(seen) - 1
         if known.get(step) != seen:  # it is new, or the folder of the run that measured it is lost
             told = {"experiment": name, "method": method, "dataset": course.dataset, "seed": seed, "step": step}
-            told |= {"final": len(seen) == course.ways, "ways": course.ways, "parameters": parameters}
+            told |= {"final": len(seen) == len(parts), "ways": course.ways, "parameters": parameters}
             told |= {"test_accuracy": metrics.mean_seen(scores)[-1], "forgotten": metrics.count_forgotten(scores)}
             told |= {"accuracies": seen, "classes": [part.labels for part in parts[: step + 1]], **more}
             seconds = {"train_seconds": round(time.perf_counter() - start, 2), "device": hardware(device)}
@@ -174,7 +176,7 @@ def measure(
             shown = f"{told['test_accuracy']:.2%} over {step + 1} tasks, forgotten {told['forgotten']:.2%}"
             print(f"{method}, split {seed}: {shown}, {parameters:,} parameters", flush=True)
         start = time.perf_counter()
-        if time.monotonic() > deadline and len(seen) < course.ways:
+        if time.monotonic() > deadline and len(seen) < len(parts):
             return False
     return True
 

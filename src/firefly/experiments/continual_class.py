@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Class:
     folder: Path
     seed: int
     size: int = 0  # parameters that Firefly took in the end, for methods of equal size
+    goals: Mapping[int, float] = field(default_factory=dict)  # held-out accuracy of networks of their own, if measured
 
     def make(self, classes: int, widths: Any) -> nn.Module:
         return find_network(self.course)[0](classes, int(widths) if str(widths).isdigit() else widths)
@@ -50,16 +51,20 @@ class Class:
         """What one network takes with heads and norms for all tasks."""
         names = set(blueprint.private)
         private = sum(p.numel() for name, p in model.named_parameters() if name in names)
-        return count(model) + (self.course.ways - 1) * private
+        return count(model) + (len(self.parts) - 1) * private
+
+    def round_up(self, widths: int) -> int:
+        """The next multiple that trains fast."""
+        return widths + -widths % self.course.multiple
 
     def fit_shared(self) -> int:
-        """The channels of one network for all tasks that is as large as Firefly's."""
+        """The channels of one network for all tasks that is as large as Firefly's, or a little larger."""
         example = find_network(self.course)[1]
         blueprint = read_blueprint(lambda classes: self.make(classes, 2), example)
         widths = 1
         while self.share(blueprint, self.make(self.course.classes, widths + 1)) <= self.size:
             widths += 1
-        return widths
+        return self.round_up(widths)
 
 
 def count_epochs(room: Class) -> int:

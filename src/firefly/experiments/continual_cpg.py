@@ -120,7 +120,7 @@ def switch(mask: Tensor) -> Tensor:
 def run_cpg(room: Class) -> Stream:
     blueprint = read_blueprint(lambda classes: room.make(classes, 2), find_network(room.course)[1])
     union, learnt = Union(room, blueprint, room.fit_shared()), dict[str, Learnt]()
-    union.widen(max(1, round(NARROW * union.most)), 0)
+    union.widen(min(union.most, room.round_up(max(1, round(NARROW * union.most)))), 0)
     names = [name for name in blueprint.private if name in blueprint.parameters]
     for number, part in enumerate(room.parts):
         goal = find_goal(room, part, number)
@@ -128,7 +128,7 @@ def run_cpg(room: Class) -> Stream:
         task = learnt[part.name] = learn(union, number, goal, before)
         scores = {one.name: room.score(rebuild(union, learnt[one.name]), one) for one in room.parts[: number + 1]}
         owned, private = union.count(), sum(one.private[name].numel() for one in learnt.values() for name in names)
-        ids = math.ceil(math.log2(room.course.ways + 1)) * sum(one.numel() for one in union.owners.values())
+        ids = math.ceil(math.log2(len(room.parts) + 1)) * sum(one.numel() for one in union.owners.values())
         told: dict[str, Any] = {"owned": owned, "private": private, "mask_bits": task.bits, "owner_bits": ids}
         told |= {"goal": goal, "widths": union.widths, "spent": task.spent, "epochs": sum(task.spent.values())}
         yield scores, owned + private, told
@@ -138,6 +138,8 @@ def find_goal(room: Class, part: Part, number: int) -> float:
     """The held-out accuracy that the task should have: that of a network of its own, unless the course says."""
     if room.course.until is not None:
         return room.course.until
+    if number in room.goals:
+        return room.goals[number]
     how = how_to_fit(room, part)
     how["checkpoint"] = room.folder / f"goal-{number + 1}"
     return fit(room.build(room.course.own, number), part.train, **how).accuracies[-1]
@@ -153,7 +155,7 @@ def learn(union: Union, number: int, goal: float, before: Learnt | None) -> Lear
     spent = {"training": recipe.epochs, "compacting": 0}
     if accuracy < goal and union.widths < union.most:
         step = math.ceil((1 - NARROW) * union.most / WIDENINGS)
-        union.widen(min(union.most, union.widths + step), number)
+        union.widen(min(union.most, room.round_up(union.widths + step)), number)
         model = begin(union, number, before)
         accuracy = train(union, number, model, recipe, f"widths-{union.widths}")
         spent["training"] += recipe.epochs

@@ -8,7 +8,8 @@ has a head and norms of its own in every method; only `joint` has one network fo
     firefly-unlock, firefly-new   only one of the two kinds
     firefly-all, firefly-mask, firefly-none   old neurons are picked all, by a trained mask, or not at all
     firefly-deaf  locked neurons do not listen to brand-new ones
-    random, uniform   the same number of neurons, chosen at random, or the same in every layer
+    firefly-random   the same candidates, with the directions of step one, chosen at random
+    random, uniform   no step one: random candidates in random directions, or the same number in every layer
     frozen        one network as large as Firefly's in the end, trained on the first task; then norms and heads only
     individual    a network per task, as large as one likes;  equal: all of them together as large as Firefly's
     last          the same as equal, but each begins with the weights of the one before
@@ -24,11 +25,13 @@ from collections.abc import Callable
 from typing import Any
 
 import firefly
+from firefly.baselines.random import select_at_random
 from firefly.continual import Master, Pick, metrics
 from firefly.experiments.continual_class import Class, Scores, Stream
 from firefly.experiments.continual_course import find_network
 from firefly.experiments.continual_cpg import run_cpg
 from firefly.experiments.continual_rivals import run_equal, run_individual, run_joint, run_shared
+from firefly.method import Method
 
 
 def run_firefly(room: Class, kinds: str = "both", pick: str | None = None, **more: Any) -> Stream:
@@ -41,10 +44,11 @@ def run_firefly(room: Class, kinds: str = "both", pick: str | None = None, **mor
     add: Any = firefly.Neurons(course.neurons) if course.neurons else firefly.Parameters(course.parameters)
     how: dict[str, Any] = {"steps": course.steps, "lr": course.rate, "method": "firefly", **more}
     begin = course.recipe(room.device, course.start_epochs)
-    first = {"neighborhood": split, "budget": firefly.Parameters(course.start), "first": begin}
+    start = firefly.Parameters(course.start) & firefly.Multiples(course.multiple)
+    first = {"neighborhood": split, "budget": start, "first": begin}
     warm = course.recipe(room.device, course.first_epochs)
     rest = {"neighborhood": later, "budget": add, "growths": course.growths, "until": course.until, "first": warm}
-    picked = Pick(pick, epochs=course.mask_epochs)
+    picked = Pick(pick, epochs=course.mask_epochs, multiple=course.multiple)
     yield from run_master(room, course.widths, first, {**rest, "pick": picked}, how)
 
 
@@ -67,7 +71,9 @@ def run_master(room: Class, widths: int, first: dict[str, Any], rest: dict[str, 
         row = metrics.account(master)[number]
         union = row.pop("union")
         spent = row["epochs"]
-        more = {key: row[key] for key in ("owned", "private", "mask_bits", "bytes", "grown")}
+        more = {key: row[key] for key in ("owned", "private", "mask_bits", "bytes", "neurons", "grown")}
+        seconds = (sum(growth["seconds"].values()) for growth in master[part.name].told["growths"])
+        more |= {"growth_seconds": round(sum(seconds), 2)}
         yield scores, union, {**more, "spent": spent, "epochs": int(spent["training"] + spent["mask"])}
 
 
@@ -79,6 +85,7 @@ METHODS: dict[str, Callable[[Class], Stream]] = {
     "firefly-mask": lambda room: run_firefly(room, pick="mask"),
     "firefly-none": lambda room: run_firefly(room, pick="none"),
     "firefly-deaf": lambda room: run_firefly(room, listen=False),
+    "firefly-random": lambda room: run_firefly(room, method=Method("firefly-random", select=select_at_random)),
     "random": lambda room: run_firefly(room, method="random"),
     "uniform": lambda room: run_firefly(room, method="uniform"),
     "frozen": run_frozen,

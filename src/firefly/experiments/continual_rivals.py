@@ -29,14 +29,14 @@ def run_individual(room: Class, widths: Any = None, follow: bool = False) -> Str
         model = room.build(widths, number)
         if follow and before is not None:
             begin_as(model, before)
-        fit(model, part.train, **how_to_fit(room, part))
+        held = fit(model, part.train, **how_to_fit(room, part)).accuracies[-1]
         scores[part.name] = room.score(model, part)
         total, before = total + count(model), model
-        yield dict(scores), total, {"widths": widths, "epochs": count_epochs(room)}
+        yield dict(scores), total, {"widths": widths, "epochs": count_epochs(room), "held_out": held}
 
 
 def run_equal(room: Class, follow: bool = False) -> Stream:
-    yield from run_individual(room, room.fit_widths(room.size / room.course.ways), follow)
+    yield from run_individual(room, room.fit_widths(room.size / len(room.parts)), follow)
 
 
 def run_shared(room: Class, strength: float = 0.0) -> Stream:
@@ -110,19 +110,18 @@ def measure_fisher(model: nn.Module, part: Part, room: Class, parameters: dict[s
 
 def run_joint(room: Class) -> Stream:
     """One network for all classes; each answer is among those of its task."""
-    course = room.course
-    classes = course.classes
-    widths = fit_widths(lambda widths: room.make(classes * course.ways, widths), room.size)
+    classes, tasks = room.course.classes, len(room.parts)
+    widths = room.round_up(fit_widths(lambda widths: room.make(classes * tasks, widths), room.size))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(room.seed)
-        model = room.make(classes * course.ways, widths)
+        model = room.make(classes * tasks, widths)
     first = vars(room.parts[0].train)
     images = torch.cat([part.train.images for part in room.parts])
     labels = torch.cat([part.train.labels + k * classes for k, part in enumerate(room.parts)])
 
     def loss(network: nn.Module, batch: Any) -> Tensor:
         inputs, targets = batch
-        answers = network(inputs).float().unflatten(1, (course.ways, classes))
+        answers = network(inputs).float().unflatten(1, (tasks, classes))
         mine = answers.gather(1, (targets // classes)[:, None, None].expand(-1, 1, classes))[:, 0]
         return functional.cross_entropy(mine, targets % classes)
 
