@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from find_bench import Bench, Cost, count_images, even_widths, fill, scale_widths, start_widths
-from find_tasks import judge, take_apart
+from find_tasks import judge
+from gpt_text import take_apart
 from torch import Tensor, nn
 
 import firefly

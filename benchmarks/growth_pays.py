@@ -27,7 +27,7 @@ from pool import run_jobs
 
 import firefly
 from firefly.experiments.rows import append, read_rows
-from firefly.training import evaluate, fit
+from firefly.training import fit
 
 UNGROWN = ("fixed", "short", "small")
 
@@ -101,14 +101,13 @@ def run_job(job: Job) -> dict[str, Any]:
     steps = count // options["batch"]
     torch.manual_seed(job.seed)
     model = task.make(START if recipe.method not in ("fixed", "short") else 1.0)
-    example = torch.zeros(2, *task.shape)
-    whole = firefly.trace(model, example)
+    whole = firefly.trace(model, task.example)
     grower = None
     if recipe.method == "short":
         share = plan_share(task, recipe, steps, options)
         options["epochs"] = min(options["epochs"], max(1, round(share * options["epochs"])))
     if recipe.method not in UNGROWN:
-        grower = Grower(model, example, recipe, options["epochs"], steps, job.seed)
+        grower = Grower(model, task.example, recipe, options["epochs"], steps, job.seed)
         grower._anatomy = whole
     optimizer = (torch.optim.SGD if recipe.sgd else task.optimizer)(model.parameters(), **settings)
     start = time.perf_counter()
@@ -118,6 +117,7 @@ def run_job(job: Job) -> dict[str, Any]:
         options["epochs"],
         batch=options["batch"],
         augment=options["augment"],
+        loss=task.loss,
         optimizer=optimizer,
         schedule=make_schedule(recipe, options["epochs"]),
         grower=grower,
@@ -126,7 +126,7 @@ def run_job(job: Job) -> dict[str, Any]:
         progress=False,
     )
     seconds = time.perf_counter() - start
-    score = evaluate(model, held)
+    found = task.judge(model, held)
     sizes = [whole.sizes()] if grower is None else grower.sizes_by_epoch(len(history))
     forward = [whole.flops(one) for one in sizes] * (1 if grower else len(history))
     images = steps * options["batch"]
@@ -137,8 +137,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "method": recipe.method,
         "tried": job.words,
         "seed": job.seed,
-        "held_accuracy": score.accuracy,
-        "held_loss": score.loss,
+        **found,
         "train_loss": history[-1].loss,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "flops": forward[-1],
@@ -158,7 +157,7 @@ def plan_share(task: Task, recipe: Recipe, steps: int, options: dict[str, Any]) 
     """The training FLOPs of Firefly's run with this schedule, as a share of those of a fixed network."""
     small = task.make(START)
     grown = replace(recipe, method="firefly")
-    grower = Grower(small, torch.zeros(2, *task.shape), grown, options["epochs"], steps, 0)
+    grower = Grower(small, task.example, grown, options["epochs"], steps, 0)
     flops = grower.plan_flops(options["epochs"], steps * options["batch"], options["batch"])
     fixed = grower.anatomy.flops(grower.full)
     return flops / (3 * fixed * steps * options["batch"] * options["epochs"])
@@ -201,8 +200,9 @@ def list_tries(how: argparse.Namespace) -> list[str]:
 
 
 def show(row: dict[str, Any]) -> None:
+    good = f"{row['held_accuracy']:7.2%} " if "held_accuracy" in row else ""
     print(
-        f"{row['held_accuracy']:7.2%} loss {row['held_loss']:.4f} train {row['train_loss']:.4f}  "
+        f"{good}loss {row['held_loss']:.4f} train {row['train_loss']:.4f}  "
         f"{row['parameters']:>8,} parameters  {row['train_flops'] / 1e12:9.3f} TFLOPs (growth "
         f"{row['growth_flops'] / row['train_flops']:5.1%})  {row['epochs']:>3} epochs {row['seconds']:6.1f} s (growth "
         f"{row['growth_seconds']:5.1f})  seed {row['seed']}  {row['tried']}",

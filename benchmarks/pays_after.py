@@ -32,7 +32,7 @@ class Birth:
         """Every tensor with its widths and roles per dimension."""
         own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         for name, layout in self.anatomy.layouts.items():
-            assert all(len(runs) == 1 and runs[0].block == 1 for runs in layout.dims), name
+            assert all(len(runs) == 1 for runs in layout.dims), name
             yield name, own[name].detach(), tuple(runs[0].width for runs in layout.dims), layout.roles
 
     def grown(self, width: str | None) -> bool:
@@ -43,17 +43,21 @@ class Birth:
         old = torch.ones_like(tensor, dtype=torch.bool)
         for dim, width in enumerate(widths):
             if self.grown(width):
-                old &= along(torch.arange(tensor.shape[dim]) < self.before[str(width)], dim, tensor.ndim).to(old.device)
+                first = self.before[str(width)] * self.anatomy[str(width)].block
+                old &= along(torch.arange(tensor.shape[dim]) < first, dim, tensor.ndim).to(old.device)
         return ~old
 
     def pairs(self, width: str, twins: bool) -> tuple[Tensor, Tensor]:
-        """Neurons that can cancel each other: split ones and their copies, or the new ones two by two."""
+        """Entries of neurons that can cancel each other: split ones and their copies, or the new ones two by two."""
         first = self.before[width] + len(self.parents.get(width, ()))
-        if not twins:
-            copies = torch.arange(self.before[width], first)
-            return self.parents.get(width, copies[:0]).cpu(), copies
-        half = self.new.get(width, 0) // 2
-        return torch.arange(first, first + half), torch.arange(first + half, first + 2 * half)
+        if twins:
+            half = self.new.get(width, 0) // 2
+            one, other = torch.arange(first, first + half), torch.arange(first + half, first + 2 * half)
+        else:
+            other = torch.arange(self.before[width], first)
+            one = self.parents.get(width, other[:0]).cpu()
+        inner = torch.arange(block := self.anatomy[width].block)
+        return (one[:, None] * block + inner).flatten(), (other[:, None] * block + inner).flatten()
 
 
 @torch.no_grad()
@@ -127,12 +131,17 @@ def old_size(birth: Birth, tensor: Tensor, widths: tuple[str | None, ...]) -> Te
 
 
 @torch.no_grad()
-def rescale(birth: Birth, power: float) -> None:
+def rescale(birth: Birth, power: float, ndim: int = 4) -> None:
     """Variance transfer: weights in front of a norm shrink with the root of their grown fan-in (power 0.5)."""
     for name, tensor, widths, roles in birth.tensors():
         for dim, width in enumerate(widths):
-            if tensor.ndim == 4 and birth.grown(width) and roles[dim] == "reads":
-                multiply(birth, name, tensor, (birth.before[str(width)] / tensor.shape[dim]) ** power)
+            if tensor.ndim == ndim and birth.grown(width) and roles[dim] == "reads":
+                multiply(birth, name, tensor, (birth.before[str(width)] / birth.anatomy[str(width)].size) ** power)
+
+
+def shrink(birth: Birth, power: float) -> None:
+    """The same of linear layers, which no norm follows: the function changes."""
+    rescale(birth, power, ndim=2)
 
 
 @torch.no_grad()
@@ -224,6 +233,7 @@ AFTER = {
     "pairs": pair_up,
     "unequal": unequal,
     "rescale": rescale,
+    "shrink": shrink,
     "renorm": renorm,
     "perturb": perturb,
 }

@@ -20,6 +20,7 @@ from firefly.method import Method
 from firefly.stages.budget import Budget, Limit
 from firefly.stages.selection import Ballot, Chosen, select
 from firefly.tensors import Run
+from firefly.training.find import draw_weights
 
 # method: the kinds of neurons it takes
 NEIGHBORHOODS = {
@@ -127,7 +128,8 @@ class Grower(firefly.Firefly):
         """The sizes of the network with all candidates, as if no pair were folded."""
         new = self.count_new(max(missing.values())) if self.kinds != "split" else 0
         times = 1 if self.kinds == "new" else 2
-        return {name: times * size + new if name in missing else size for name, size in before.items()}
+        every = {name: max(1, new // self.anatomy[name].block) if new else 0 for name in missing}  # heads are fewer
+        return {name: times * size + every[name] if name in missing else size for name, size in before.items()}
 
     @torch.no_grad()
     def finish(self, birth: Birth, loss: Any, batches: Any) -> None:
@@ -185,7 +187,5 @@ def find_loss(model: nn.Module, loss: Any, batches: Any) -> float:
 
 def begin_anew(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """All weights are drawn again; nothing of what was learnt is left."""
-    for module in model.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+    draw_weights(model)
     optimizer.state.clear()

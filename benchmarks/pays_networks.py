@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
+from gpt_text import GPT, judge_text, read_text, sum_text, take_apart
 from torch import Tensor, nn
 
+from firefly.training import evaluate
 from firefly.vision import digits
 from firefly.vision.data import Images, hold_out, load
 
@@ -60,15 +63,20 @@ def make_mlp(widths: list[int]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
 
 
+def make_gpt(widths: list[int], stream: int, depth: int, each: int) -> nn.Module:
+    """Heads and the width of the MLPs, the same in all blocks."""
+    return GPT(stream, depth, widths[0], each, widths[1])
+
+
 @dataclass(frozen=True)
 class Task:
     """A network at its full widths, its data, and how it is trained."""
 
     name: str
     data: str
+    build: Callable[[list[int]], nn.Module]
     full: tuple[int, ...]
-    blocks: int  # of a stage; 0 for a network without convolutions
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     images: int | None  # at most so many for training
     held: int  # images set apart
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -76,11 +84,29 @@ class Task:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def make(self, share: float) -> nn.Module:
-        widths = [round(share * width) for width in self.full]
-        return ResNet(widths, self.blocks, self.shape[0]) if self.blocks else make_mlp(widths)
+        return self.build([round(share * width) for width in self.full])
+
+    @property
+    def example(self) -> Tensor:
+        return torch.zeros(2, *self.shape, dtype=torch.int64 if self.data == "text" else torch.float32)
+
+    @property
+    def loss(self) -> Any:
+        """None for that of classes."""
+        return sum_text if self.data == "text" else None
+
+    def judge(self, model: nn.Module, held: Data) -> dict[str, float]:
+        """On what was set apart: accuracy and loss, of text the loss per letter."""
+        if self.data == "text":
+            return {"held_loss": judge_text(model, held)}
+        score = evaluate(model, held)
+        return {"held_accuracy": score.accuracy, "held_loss": score.loss}
 
     def load(self) -> tuple[Data, Data]:
-        """Images to train on, and images set apart from the training images; the test images are never read."""
+        """What to train on, and what was set apart of the training data; test images are never read."""
+        if self.data == "text":
+            (x, y), held = take_apart(read_text(self.shape[0]), self.held)
+            return (x[: self.images], y[: self.images]), held
         if self.data == "digits":
             images, labels, *_ = digits.load()
             return (images[self.held :], labels[self.held :]), (images[: self.held], labels[: self.held])
@@ -90,6 +116,9 @@ class Task:
     def invent(self, count: int) -> Data:
         """Random images, to measure seconds only."""
         generator = torch.Generator().manual_seed(count)
+        if self.data == "text":
+            letters = torch.randint(90, (count, *self.shape), generator=generator)
+            return letters, letters.roll(-1, 1)
         if self.data == "digits":
             return torch.rand(count, *self.shape, generator=generator), torch.arange(count) % 10
         images = torch.randint(256, (count, *self.shape), dtype=torch.uint8, generator=generator)
@@ -97,14 +126,15 @@ class Task:
 
 
 SGD = {"lr": 0.2, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}
+ADAMW = {"lr": 2e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
 TASKS = {
     task.name: task
     for task in (
         Task(
             "resnet20-cifar10",
             "cifar10",
+            partial(ResNet, blocks=3, channels=3),
             (16, 32, 64),
-            3,
             (3, 32, 32),
             None,
             10_000,
@@ -115,8 +145,8 @@ TASKS = {
         Task(
             "resnet-fashion",
             "fashion-mnist",
+            partial(ResNet, blocks=1, channels=1),
             (16, 16, 32, 32),
-            1,
             (1, 28, 28),
             12_000,
             10_000,
@@ -127,14 +157,38 @@ TASKS = {
         Task(
             "mlp-digits",
             "digits",
+            make_mlp,
             (64, 64),
-            0,
             (1, 14, 14),
             None,
             2_000,
             {"epochs": 12, "batch": 64, "augment": False},
             torch.optim.Adam,
             {"lr": 1e-3},
+        ),
+        Task(  # a GPU
+            "gpt-text",
+            "text",
+            partial(make_gpt, stream=128, depth=4, each=16),
+            (8, 512),
+            (128,),
+            None,
+            360,
+            {"epochs": 20, "batch": 32, "augment": False},
+            torch.optim.AdamW,
+            ADAMW,
+        ),
+        Task(  # two minutes of a CPU
+            "gpt-small",
+            "text",
+            partial(make_gpt, stream=64, depth=2, each=8),
+            (8, 256),
+            (64,),
+            None,
+            720,
+            {"epochs": 8, "batch": 32, "augment": False},
+            torch.optim.AdamW,
+            ADAMW,
         ),
     )
 }

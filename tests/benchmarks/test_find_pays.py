@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from find_bench import even_widths, fill, scale_widths
 from find_methods import plan_finding, punish
 from find_pays import Job, find_need, list_jobs, list_known, make_bench, read_try, run_job, trace_full
-from find_tasks import GPT, read_text
+from gpt_text import GPT, read_text
 
 import firefly
 from firefly.experiments.rows import append
