@@ -3,6 +3,9 @@
 >>> growth = firefly.grow(model, loss, batches, example=x, budget=firefly.Neurons(fraction=0.3), optimizer=optimizer)
 """
 
+from importlib import import_module
+from typing import Any
+
 from firefly import baselines
 from firefly.anatomy.examples import Call, Examples
 from firefly.anatomy.register import register
@@ -21,6 +24,15 @@ from firefly.stages.budget import Flops, Layers, Multiples, Neurons, Parameters,
 from firefly.training import find
 
 __version__ = "0.2.0"
+
+LATER = ("continual", "nas", "vision")  # imported when they are asked for: firefly.continual.Master
+
+
+def __getattr__(name: str) -> Any:
+    if name in LATER:
+        return import_module(f"firefly.{name}")
+    raise AttributeError(f"module 'firefly' has no attribute {name!r}")
+
 
 __all__ = [
     "Anatomy",

@@ -1,13 +1,15 @@
 """Parts of continual learning: who owns what, what stays still, what a task begins with, and what is refused."""
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from nets import EXAMPLE, RECIPE, ResNet, draw_task, hash_logits, learn_task, make_mlp, make_vgg
+from nets import CLASSES, EXAMPLE, RECIPE, ResNet, draw_task, hash_logits, learn_task, make_mlp, make_vgg
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import firefly
 from firefly.continual import Master, Pick, Until, learning
@@ -282,6 +284,25 @@ def test_what_is_refused_before_anything_is_trained(
     with pytest.raises(FireflyError, match=why):
         master.learn(given.pop("name"), given.pop("train"), **given)
     assert list(master) == ["task 0", "task 1"]
+
+
+def test_there_is_a_usual_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Master(make_mlp, EXAMPLE)
+    one.learn("task", draw_task(0, 80), classes=CLASSES[0], steps=2)
+    assert one["task"].told["epochs"]["training"] == 120 and "epoch" in capsys.readouterr().err
+
+
+def test_a_data_set_of_torch_is_told_how_it_becomes_tensors(master: Master) -> None:
+    dataset = TensorDataset(*draw_task(0))
+    for data in (dataset, DataLoader(dataset)):
+        with pytest.raises(FireflyError, match="default_collate"):
+            master.learn("other", data, classes=3)
+    images, labels = default_collate([dataset[k] for k in range(len(dataset))])
+    assert torch.equal(images, dataset.tensors[0]) and torch.equal(labels, dataset.tensors[1])
+
+
+def test_a_task_is_told_in_a_line(master: Master) -> None:
+    assert re.fullmatch(r"Task\('task 1': \d classes, \d+ neurons, \d+\.\d\d% held out\)", repr(master["task 1"]))
 
 
 def test_unknown_tasks_and_networks_that_do_not_fit() -> None:

@@ -1,7 +1,7 @@
 """Continual learning (Sec. 2.4): task after task in one network that grows, and nothing is forgotten.
 
 master = firefly.continual.Master(make, example, "run/")
-master.learn("first", train, valid, classes=5, recipe=firefly.training.Recipe(40))
+master.learn("first", train, valid, classes=5)
 model = master.network("first")
 """
 

@@ -34,6 +34,11 @@ class Task:
     private: Tensors
     told: dict[str, Any] = field(default_factory=dict)  # how it was learnt, as plain JSON
 
+    def __repr__(self) -> str:
+        neurons = sum(len(numbers) for numbers in self.lists.values())
+        accuracy = f", {self.told['accuracy']:.2%} held out" if "accuracy" in self.told else ""
+        return f"Task({self.name!r}: {self.classes} classes, {neurons:,} neurons{accuracy})"
+
     @property
     def unheard(self) -> dict[str, int]:
         """Per width, how many neurons at the end of the list older neurons do not listen to."""

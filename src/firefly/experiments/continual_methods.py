@@ -64,8 +64,8 @@ def run_master(room: Class, widths: int, first: dict[str, Any], rest: dict[str, 
     for number, part in enumerate(room.parts):
         if part.name not in master:
             options = {**how, **(rest if number else first), "recipe": room.course.recipe(room.device)}
-            seed = 1000 * room.seed + number
-            master.learn(part.name, part.train, part.valid, classes=room.course.classes, seed=seed, **options)
+            options |= {"classes": room.course.classes, "seed": 1000 * room.seed + number, "progress": False}
+            master.learn(part.name, part.train, part.valid, **options)
         seen = room.parts[: number + 1]
         scores = {one.name: room.score(master.network(one.name), one) for one in seen}
         row = metrics.account(master)[number]

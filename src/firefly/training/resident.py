@@ -79,7 +79,11 @@ def split(data: Any, name: str) -> tuple[Tensor, Tensor]:
     elif hasattr(data, "images") and hasattr(data, "labels"):
         images, labels = data.images, data.labels
     else:
-        raise FireflyError(f"{name} is a {type(data).__name__}: give (images, labels) or an object that has both")
+        collate = (
+            "; of a Dataset, torch.utils.data.default_collate([dataset[k] for k in range(len(dataset))]) makes them"
+        )
+        how = collate * (hasattr(data, "__getitem__") or hasattr(data, "dataset"))
+        raise FireflyError(f"{name} is a {type(data).__name__}: give (images, labels) or an object that has both{how}")
     if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
         raise FireflyError(f"{name}: images and labels must be tensors; torch.as_tensor makes them from arrays")
     if len(images) != len(labels) or len(labels) == 0:
