@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from nets import CLASSES, EXAMPLE, NETS, hash_logits, learn_task
+from nets import CLASSES, EXAMPLE, NETS, RECIPE, hash_logits, learn_task
 from recount import recount
 
 from firefly.continual import Master
@@ -99,6 +100,19 @@ def test_the_network_of_a_task_is_plain_and_a_copy(learnt: dict[str, Learnt]) ->
         for parameter in model.parameters():
             parameter.add_(1)
     assert hash_logits(master.network("task 3")) == learnt["resnet"].answers["task 3"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_promise_holds_where_the_step_is_captured(device: str) -> None:
+    """On a GPU the lock is a part of the captured step, and of step one; answers are compared on the CPU."""
+    master = Master(NETS["resnet"], EXAMPLE)
+    recipe = replace(RECIPE, epochs=3, device=device)
+    answers: dict[str, str] = {}
+    for number, pick in enumerate(("all", "mask", "all")):
+        learn_task(master, number, pick, recipe=recipe)
+        answers[f"task {number}"] = hash_logits(master.network(f"task {number}"))
+        assert {name: hash_logits(master.network(name)) for name in answers} == answers
+    assert sum(len(numbers) for numbers in master["task 2"].lists.values()) > 11
 
 
 # ---- kill -9 ---------------------------------------------------------------------------------------------------------
