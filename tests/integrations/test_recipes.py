@@ -1,5 +1,6 @@
 """The code of docs/recipes.md runs, in order, as one script."""
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     for name in ("accelerate", "lightning", "transformers", "tensorboard"):
         pytest.importorskip(name)
+    importlib.import_module("accelerate.state").AcceleratorState._reset_state(True)  # whatever a test before has chosen
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     scope: dict[str, Any] = {}

@@ -95,6 +95,24 @@ def test_steps_can_be_counted(tmp_path):
     assert len(callback.history) == 1  # not after the last step
 
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(make_data("GPT2"))
+
+
+def test_where_the_trainer_counts_no_epochs_steps_can_be_counted(tmp_path):
+    def train(**options):
+        arguments = make_trainer(tmp_path, save_strategy="no", max_steps=9).args
+        trainer = transformers.Trainer(make_model("GPT2"), arguments, train_dataset=Stream())
+        callback = add_growth(trainer, **options)
+        trainer.train()
+        return len(callback.history)
+
+    assert train(unit="step", schedule=firefly.Every(4)) == 2
+    with pytest.raises(firefly.FireflyError, match="no length, so the trainer counts no epochs: .*unit='step'"):
+        train()
+
+
 def test_a_metric_decides_once_for_each_value_and_so_does_a_resumed_run(tmp_path):
     def run(folder, **options):
         trainer = make_trainer(folder, max_steps=12, eval_strategy="steps", eval_steps=2)

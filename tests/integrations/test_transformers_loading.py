@@ -14,7 +14,7 @@ from texts import GROUPED, LAYERS, WORDS, add_growth, make_data, make_model, mak
 
 from checkpoint.runs import same  # noqa: E402
 from firefly.integrations.configs import find_tied, update_config  # noqa: E402
-from firefly.integrations.transformers import from_pretrained, make_example  # noqa: E402
+from firefly.integrations.transformers import carry_architecture, from_pretrained, make_example  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")]
 TOKENS = torch.arange(3, 27).view(4, 6)
@@ -142,9 +142,10 @@ def test_a_run_is_resumed_with_another_schedule_or_without_growth(tmp_path):
     callback = add_growth(other, schedule=firefly.Plateau(patience=1, threshold=9.0), monitor="eval_loss")
     other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
     assert len(callback.history) == 2  # the second after epoch 4, the second evaluation of this run
-    model = firefly.carry_architecture(make_model("GPT2"))
+    model = carry_architecture(make_model("GPT2"))
     without = make_trainer(tmp_path / "without", model=model, save_strategy="no")
     without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    save_and_load(without, tmp_path / "out", from_pretrained)
     assert len(firefly.architecture(model)["history"]) == 1
     with pytest.raises(firefly.FireflyError, match="name the one that is logged"):
         add_growth(without, schedule=firefly.Plateau())
@@ -173,3 +174,72 @@ def test_a_number_that_makes_heads_smaller_says_no_more_of_them():
     layer = "albert.encoder.albert_layer_groups.0.albert_layers.0"
     assert anatomy[f"{layer}.attention.query"].pinned is None
     assert find_tied(model, anatomy) == [(f"{layer}.ffn",)]
+
+
+# ---- what the config says ------------------------------------------------------------------------------------------
+
+
+def save_and_load(trainer, folder, load):
+    """What has been written now is the trainer's model, for whoever loads it."""
+    trainer.save_model(folder)
+    loaded = load(type(trainer.model), folder)
+    assert same(dict(loaded.named_parameters()), dict(trainer.model.named_parameters()))
+    return loaded
+
+
+def load_plainly(kind, folder):
+    return kind.from_pretrained(folder)
+
+
+EITHER = pytest.mark.parametrize(("tied", "load"), [(True, load_plainly), (False, from_pretrained)])
+
+
+@EITHER
+def test_a_resumed_run_that_grows_no_more_is_saved_as_it_is(tmp_path, tied, load):
+    def run(folder, resume=None):
+        trainer = make_trainer(folder)
+        add_growth(trainer, tied=tied, schedule=firefly.Milestones(0), budget=firefly.Parameters(fraction=0.5))
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole = run(tmp_path)
+    resumed = run(tmp_path / "resumed", str(tmp_path / "checkpoint-6"))
+    loaded = save_and_load(resumed, tmp_path / "out", load)
+    assert firefly.architecture(whole.model)["widths"] == firefly.architecture(resumed.model)["widths"]
+    assert sum(p.numel() for p in loaded.parameters()) > sum(p.numel() for p in make_model("GPT2").parameters())
+
+
+@EITHER
+def test_the_best_model_is_saved_as_the_smaller_one_that_it_was(tmp_path, tied, load):
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = make_trainer(tmp_path, **best, metric_for_best_model="eval_loss", greater_is_better=True)
+    add_growth(trainer, tied=tied, budget=firefly.Parameters(fraction=0.5))
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2")
+    save_and_load(trainer, tmp_path / "out", load)
+    now, once = (one.config.to_dict() for one in (trainer.model, make_model("GPT2")))
+    changed = {name for name in now.keys() | once.keys() if now.get(name) != once.get(name)}
+    assert changed == {"architectures", "dtype", "use_cache"}  # those by the Trainer
+
+
+def test_an_earlier_model_is_said_though_the_config_had_words_for_the_later_one():
+    model = carry_architecture(make_model("GPT2"))
+    batch = {"input_ids": TOKENS, "labels": TOKENS}
+    first, second = ([f"transformer.h.{k}.mlp.c_fc"] for k in (0, 1))
+    grow(model, batch, widths=first)
+    earlier = copy.deepcopy(model.state_dict())
+    example = make_example(model, batch)
+    firefly.grow(model, lambda m, b: m(**b).loss, [batch], example=example, widths=second, steps=2,
+                 neighborhood=firefly.New(2), budget=firefly.Neurons(8))  # fmt: skip
+    assert update_config(model) and model.config.n_inner == 22
+    model.load_state_dict(earlier)
+    assert model.config.n_inner == 20 and model.config.firefly["widths"] == {first[0]: 22}
+
+
+@pytest.mark.parametrize("name", ["Llama", "T5"])
+def test_what_is_tied_is_said_again_after_a_second_growth(tmp_path, name):
+    trainer = make_trainer(tmp_path, name=name, save_strategy="no")
+    callback = add_growth(trainer, tied=True, budget=firefly.Parameters(fraction=0.4))
+    trainer.train()
+    assert len(callback.history) == 2
+    save_and_load(trainer, tmp_path / "out", load_plainly)

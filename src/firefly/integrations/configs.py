@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from firefly import checkpoint
 from firefly.anatomy.widths import Anatomy
-from firefly.checkpoint import architecture
+from firefly.checkpoint.architecture import architecture, list_growths
 from firefly.checkpoint.model import find_sizes
 
 KEY = "firefly"  # of the architecture in a config
@@ -107,7 +108,8 @@ def say(model: Any) -> Any:
     target, small = list_shapes(model), make_empty(model, config)
     if small is None:
         return None
-    steps = find_steps(list_shapes(small), target, probe(model, config))
+    grown = list_shapes(small) != target
+    steps = find_steps(list_shapes(small), target, probe(model, config)) if grown else {}
     for count in range(len(steps) + 1):
         for some in itertools.combinations(steps, count):
             other = copy.deepcopy(config)
@@ -162,10 +164,40 @@ def update_config(model: Any) -> bool:
     Call it after a growth, before `save_pretrained`. Where the config has no words for the sizes, the architecture is
     written down in it, and `firefly.integrations.transformers.from_pretrained` loads the model.
     """
+    lower(model)
     config = say(model)
-    if config is None:
+    if config is None and list_growths(model):
         setattr(model.config, KEY, architecture(model))
         return False
     vars(model.config).pop(KEY, None)
-    vars(model.config).update(vars(config))
+    if config is not None:
+        vars(model.config).update(vars(config))
+        for one, other in zip(model.modules(), make_empty(model, config).modules()):
+            vars(one).update(find_sizes(other))  # also those that no forward needs: the next growth is compared with it
     return True
+
+
+def lower(model: Any) -> None:
+    """Let the config say no more than the model has: it may have become what it was before a growth."""
+    config = spell_out(model, model.config)
+    small, target = make_empty(model, config), list_shapes(model)
+    base = {} if small is None else list_shapes(small)
+    if base.keys() == target.keys() and any(a > b for n in base for a, b in zip(base[n], target[n])):
+        for name, change in probe(model, config).items():
+            step = min((target[n][dim] - base[n][dim]) // by for (n, dim), by in change.items())
+            if step < 0 and min(change.values()) > 0:
+                setattr(config, name, getattr(config, name) + step)
+        vars(model.config).update(vars(shorten(model, config, list_shapes(make_empty(model, config)))))
+
+
+def carry_architecture(model: Any) -> Any:
+    """`firefly.carry_architecture` for a model with a config, which says what the model is after a state has come."""
+    checkpoint.carry_architecture(model)
+    if hasattr(model, "config") and follow_state not in model._load_state_dict_post_hooks.values():
+        model.register_load_state_dict_post_hook(follow_state)
+    return model
+
+
+def follow_state(model: Any, keys: Any) -> None:
+    """The hook of load_state_dict."""
+    update_config(model)

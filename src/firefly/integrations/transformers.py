@@ -5,7 +5,7 @@
     trainer.train()                                    # resume_from_checkpoint= with a small model, as it was at first
     model = from_pretrained(GPT2LMHeadModel, folder)   # what save_pretrained wrote, here or by the trainer
 
-Checkpoints carry the architecture in the model's state (`firefly.carry_architecture`), so that a resumed trainer and
+Checkpoints carry the architecture in the model's state (`carry_architecture`), so that a resumed trainer and
 `load_best_model_at_end` rebuild the model before the weights come. The config says the grown sizes where it can, and
 plain `from_pretrained` loads the model then; where it cannot, `from_pretrained` of this file does (`configs.py`).
 """
@@ -18,18 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from firefly.checkpoint import carry_architecture, rebuild
+from firefly.checkpoint import rebuild
 from firefly.checkpoint.architecture import list_growths
 from firefly.checkpoint.model import CARRIED
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
-from firefly.integrations.configs import KEY, find_tied, update_config
+from firefly.integrations.configs import KEY, carry_architecture, find_tied, update_config
 from firefly.integrations.watching import attributes_kept, check_schedule, find_network, silent, summarise
 from firefly.ranks.wrap import rewrap
 from firefly.stages.budget import Tied
 
 try:
     from transformers import AutoConfig, TrainerCallback
+    from transformers.trainer_utils import has_length
 except ModuleNotFoundError as error:
     raise ImportError("transformers is not installed: pip install 'firefly-descent[transformers]'") from error
 
@@ -79,6 +80,11 @@ class FireflyCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """A resumed run goes on with the schedule where it was."""
+        if self.unit == "epoch" and not has_length(given["train_dataloader"]):
+            raise FireflyError(
+                "the training data have no length, so the trainer counts no epochs: let the schedule count steps, "
+                "unit='step'"
+            )
         self.seen = 0
         if KEY in state.stateful_callbacks:
             saved = state.stateful_callbacks[KEY]
