@@ -109,7 +109,7 @@ def test_where_the_trainer_counts_no_epochs_steps_can_be_counted(tmp_path):
         return len(callback.history)
 
     assert train(unit="step", schedule=firefly.Every(4)) == 2
-    with pytest.raises(firefly.FireflyError, match="no length, so the trainer counts no epochs: .*unit='step'"):
+    with pytest.raises(firefly.FireflyError, match=r"no length, so the trainer counts no epochs: .*unit='step'"):
         train()
 
 
