@@ -38,6 +38,31 @@ bad_test = lambda: ([(x, y)], [])
 normed = lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 3))
 leftover = lambda: [(x[:8], y[:8]), (x[:1], y[:1])]
 needs = lambda size: [(x, y)]
+a_model = fine()
+meta = lambda: fine().to("meta")
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = fine()
+
+    def forward(self, x):
+        return {"logits": self.inner(x)}
+
+
+class Torn(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, place):
+        if place == 20:
+            raise OSError("the disk is torn")
+        return x[place], y[place]
+
+
+torn = lambda: DataLoader(Torn(), 8, num_workers=1)
+whole = lambda: [(x, y.float())]
 
 
 def raises():
@@ -95,6 +120,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--data": "odd_here:samples"}, "return DataLoader(TensorDataset(...), 128, shuffle=True)"),
         ({"--data": "odd_here:three"}, "returned 3 things: return a loader, a pair (train, test)"),
         ({"--data": "odd_here:classes"}, "answers float32 [32, 3] and the targets int64 [32]: Target "),
+        ({"--data": "odd_here:classes"}, "there are 3 answers, for classes from 0 on, and a target is 7"),
+        ({"--data": "odd_here:whole"}, "classes are whole numbers: targets.long(); for numbers to be met there is"),
+        ({"model": "odd_here:Pair"}, "answers (dict) and the targets int64 [8]: "),
+        ({"model": "odd_here:Pair"}, "takes what it needs of them, --loss MODULE:FUNCTION"),
+        ({"model": "odd_here:a_model"}, "is a Sequential, not a function: name one that makes it"),
+        ({"model": "odd_here:meta"}, "the model cannot be taken to cpu: Cannot copy out of meta tensor"),
+        ({"--loss": "nll"}, "--loss nll is for log-probabilities, which are below 0; cross_entropy takes scores"),
+        ({"--loss": "ce"}, "known are cross_entropy, mse"),
+        ({"--budget": "parameters=0.3"}, "a share is written parameters=30%"),
+        ({"--budget": "multiples=8"}, "join it, e.g. neurons=64,multiples=8"),
         ({"--data": "odd_here:floats", "--loss": "nll"}, "answers float32 [32, 3] and the targets float32 [32, 3]"),
         ({"--data": "odd_here:strange"}, "returned a dict with training"),
         ({"--data": "odd_here:mixed"}, "a dict with train, valid"),
@@ -104,7 +139,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--data": "odd_here:columns", "--loss": "mse"}, "compares them number by number"),
         ({"--data": "odd_here:alone"}, "on the first batch, float32 [32, 4], raised"),
         ({"--data": "odd_here:infinite"}, "scale the inputs"),
-        ({"--loss": "cross-entropy"}, "did you mean cross_entropy?"),
+        ({"--loss": "cross-entropy"}, "known are cross_entropy, mse"),
         ({"--loss": "wrong"}, "known are cross_entropy, mse"),
         ({"--loss": "odd_here:step"}, "no function loss(model, batch)"),
         ({"--loss": "odd_here:loss"}, "shape"),
@@ -180,6 +215,17 @@ def test_a_batch_that_the_model_refuses_in_the_middle_is_named(here: Path, capsy
     printed = capsys.readouterr().err
     assert "batch 2 of epoch 1, (float32 [1, 4], int64 [1]), raised ValueError: Expected more than 1" in printed
     assert printed.count("\n") == 1
+
+
+def test_what_a_worker_of_the_loader_raised_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["grow", "odd_here:fine", *GROW[2:], "--quiet", "--data", "odd_here:torn"]) == 2
+    assert "the loader raised OSError: the disk is torn" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_here_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Known to torch, but not in this build or machine."""
+    assert main([*GROW, "--quiet", "--device", "xla"]) == 2
+    assert "the model cannot be taken to xla: " in capsys.readouterr().err
 
 
 def test_a_folder_with_another_run_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

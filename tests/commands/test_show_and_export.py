@@ -113,6 +113,49 @@ def test_torch_export_answers_as_the_model(
     assert torch.equal(one(inputs), other(inputs))
 
 
+def test_a_folder_is_no_file_to_write(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    for out, said in (("run", "that is a folder"), ("nowhere/model.pt2", "there is no folder nowhere")):
+        assert main(["export", "run", "--to", "torch", "--out", out]) == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [2.0, float("nan")])
+def test_an_answer_that_is_wrong_for_other_batches_only_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    def write(model: nn.Module, call: object, path: Path, dynamic: bool) -> object:
+        path.write_text("")
+        return lambda given: [one * (wrong if len(one) == 3 else 1) for one in export.answer(model, given)]
+
+    monkeypatch.setattr(export, "write_torch", write)
+    with pytest.raises(FireflyError, match="answers otherwise"):
+        export.export(nn.Linear(2, 2), torch.randn(2, 2), "torch", tmp_path / "model.pt2")
+
+
+def test_a_file_that_cannot_be_asked_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(model: nn.Module, call: object, path: Path, dynamic: bool) -> object:
+        path.write_text("")
+        return lambda given: [torch.zeros(7)]
+
+    monkeypatch.setattr(export, "write_torch", write)
+    with pytest.raises(FireflyError, match=r"cannot be exported to torch: the shapes of the answers differ"):
+        export.export(nn.Linear(2, 2), torch.randn(2, 2), "torch", tmp_path / "model.pt2")
+    assert not (tmp_path / "model.pt2").exists()
+
+
+def test_an_input_that_the_model_ignores_does_not_shift_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+
+    class Ignores(nn.Module):
+        def forward(self, a: torch.Tensor, unused: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a - b
+
+    call = (torch.randn(2, 3), torch.randn(2, 3), torch.randn(2, 3))
+    assert export.export(Ignores(), call, "onnx", tmp_path / "model.onnx") == (0.0, "any size")
+
+
 def test_keyword_inputs_and_a_batch_that_cannot_change(tmp_path: Path) -> None:
     class Named(nn.Module):
         def forward(self, x: torch.Tensor, *, mask: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from torch import nn
 from firefly.errors import FireflyError, first_line
 
 LIBRARIES = re.compile(r"[/\\\\](firefly|torch|site-packages|python3[.\d]*)[/\\\\]|<frozen")
+WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def import_user(address: str, name: str) -> Any:
 def call(address: str, example: str = "mypackage.models:make") -> Any:
     """What the function of this address returns, called without arguments."""
     function = find(address, example)
-    if not callable(function):
+    if not callable(function) or isinstance(function, nn.Module):
         raise FireflyError(f"{address} is a {type(function).__name__}, not a function: name one that makes it")
     with present_folder():
         try:
@@ -89,6 +90,8 @@ def call(address: str, example: str = "mypackage.models:make") -> Any:
 def blame(error: BaseException) -> str:
     """What the user's code raised, and the last line of it that stood outside Firefly and torch."""
     said = f"{type(error).__name__}: {first_line(error)}"
+    if WORKER.search(said):
+        said = str(error).strip().splitlines()[-1]  # the worker's own words are the last of its traceback
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not LIBRARIES.search(frame.filename) and os.path.exists(frame.filename)]
     return f"{said} (in {os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else said

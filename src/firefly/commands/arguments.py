@@ -37,6 +37,8 @@ def read_budget(text: str) -> Budget:
         one = read_limit(part.strip(), text)
         budget = one if budget is None else budget & one
     assert budget is not None
+    if isinstance(budget, Multiples):
+        raise FireflyError(f"--budget {text} does not say how much may grow: join it, e.g. neurons=64,{text}")
     return budget
 
 
@@ -51,6 +53,8 @@ def read_limit(part: str, text: str) -> Budget:
     number, share = read_number(value)
     if number is None or (name in COUNTS and (share or number != int(number))):
         raise FireflyError(f"--budget {text}: {value!r} is no amount of {name}; write {BUDGETS}")
+    if 0 < number < 1 and not share:
+        raise FireflyError(f"--budget {text}: that is less than one; a share is written {name}={100 * number:g}%")
     try:
         if name in COUNTS:
             return COUNTS[name](int(number))
@@ -124,9 +128,8 @@ def read_loss(name: str, device: torch.device) -> Loss:
     elif name in LOSSES:
         inner = compare(LOSSES[name])
     else:
-        close = get_close_matches(name, LOSSES, 1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(LOSSES)}, own ({OWN})"
-        raise FireflyError(f"--loss {name}: {hint}; a loss(model, batch) of yours is written MODULE:FUNCTION")
+        known = f"known are {', '.join(LOSSES)}, own ({OWN})"
+        raise FireflyError(f"--loss {name}: {known}; a loss(model, batch) of yours is written MODULE:FUNCTION")
     return lambda model, batch: inner(model, move(batch, device))
 
 
@@ -142,7 +145,8 @@ def compare(function: Callable[[Tensor, Tensor], Tensor]) -> Loss:
             return function(answers, targets)
         except (RuntimeError, IndexError, TypeError) as error:
             kinds = f"answers {describe(answers)} and the targets {describe(targets)}"
-            raise FireflyError(f"the loss cannot compare the model's {kinds}: {first_line(error)}") from error
+            said = f"the loss cannot compare the model's {kinds}: {first_line(error)}"
+            raise FireflyError(f"{said}{advise(answers, targets)}") from error
 
     return loss
 
@@ -151,6 +155,19 @@ def describe(value: Any) -> str:
     """float32 [32, 10], or what it is instead of a tensor."""
     known = isinstance(value, Tensor)
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}" if known else f"({type(value).__name__})"
+
+
+def advise(answers: Any, targets: Any) -> str:
+    """What to do where answers and targets do not fit, if that can be told."""
+    if not isinstance(answers, Tensor):
+        return "; write a loss(model, batch) that takes what it needs of them, --loss MODULE:FUNCTION"
+    if not isinstance(targets, Tensor) or answers.dim() < 2:
+        return ""
+    if targets.is_floating_point() and targets.dim() == answers.dim() - 1:
+        return "; classes are whole numbers: targets.long(); for numbers to be met there is --loss mse"
+    if not targets.is_floating_point() and targets.numel() and answers.shape[1] <= targets.max():
+        return f"; there are {answers.shape[1]} answers, for classes from 0 on, and a target is {targets.max()}"
+    return ""
 
 
 def check_shapes(answers: Tensor, targets: Tensor) -> None:

@@ -53,8 +53,9 @@ def run(args: Namespace) -> None:
     described = [[k, list(one), args.dtype] for k, one in enumerate(args.shape or ())] or found.recipe.get("example")
     if not described:
         raise FireflyError(f"{args.run} does not say what its model takes: give --shape, e.g. --shape 1,3,32,32")
-    if not path.parent.is_dir():
-        raise FireflyError(f"--out {path}: there is no folder {path.parent}")
+    if not path.parent.is_dir() or path.is_dir():
+        why = f"there is no folder {path.parent}" if not path.is_dir() else "that is a folder: name a file in it"
+        raise FireflyError(f"--out {path}: {why}")
     with present_folder():
         model = load_model(found, args.model)
         worst, batches = export(model, leave_training(model, make_example(described)), args.to, path)
@@ -81,13 +82,12 @@ def export(model: nn.Module, example: Any, to: str, path: Path) -> tuple[float, 
     except Exception as error:
         raise FireflyError(f"the model does not run on its example: {first_line(error)}") from error
     try:
-        ask = write(model, call, to, path, dynamic=True)
-        worst, batches = max(differ(model, ask, call), differ(model, ask, resize(call))), "any size"
+        worst, batches = write(model, call, to, path, dynamic=True), "any size"
     except FireflyError:
         raise
     except Exception:  # not every model can leave the size of its batches open
-        ask = write(model, call, to, path, dynamic=False)
-        worst, batches = differ(model, ask, call), str(len(next(iter((*call[0], *call[1].values())))))
+        worst = write(model, call, to, path, dynamic=False)
+        batches = str(len(next(iter((*call[0], *call[1].values())))))
     if not worst <= CLOSE:
         path.unlink(missing_ok=True)
         raise FireflyError(f"the exported network answers otherwise than the model (by {worst:.2g}): it is not written")
@@ -108,27 +108,32 @@ def answer(model: Callable[..., Any], call: Call) -> list[Tensor]:
     return tensors_in(model(*call[0], **call[1]))
 
 
-def write(model: nn.Module, call: Call, to: str, path: Path, dynamic: bool) -> Ask:
-    """Write the file; a function that asks what it holds. Of an open size, torch makes a note on the inputs: copies."""
+def write(model: nn.Module, call: Call, to: str, path: Path, dynamic: bool) -> float:
+    """Write the file, and ask it; the largest difference. Of an open size, torch makes a note on the inputs: copies."""
     copies = tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, call)
     try:
-        return (write_onnx if to == "onnx" else write_torch)(model, copies, path, dynamic)
+        ask = (write_onnx if to == "onnx" else write_torch)(model, copies, path, dynamic)
+        return differ(model, ask, call, *([resize(call)] if dynamic else []))
     except FireflyError:
         raise
     except Exception as error:
         if dynamic:
             raise
+        path.unlink(missing_ok=True)
         cause = error.__cause__ or error
         raise FireflyError(f"this model cannot be exported to {to}: {first_line(cause)}") from error
 
 
-def differ(model: nn.Module, ask: Ask, call: Call) -> float:
-    """The largest difference of the answers, relative to the largest of the model's."""
-    expected, found = answer(model, call), ask(call)
-    if [one.shape for one in expected] != [one.shape for one in found]:
-        raise ValueError("the shapes of the answers differ")
-    pairs = ((a.double(), b.double()) for a, b in zip(expected, found) if a.numel())
-    return max((float((a - b).abs().max() / a.abs().max().clamp_min(1e-12)) for a, b in pairs), default=0.0)
+def differ(model: nn.Module, ask: Ask, *calls: Call) -> float:
+    """The largest difference of the answers, relative to the largest of the model's; not a number if one is none."""
+    parts = [torch.zeros((), dtype=torch.float64)]
+    for call in calls:
+        expected, found = answer(model, call), ask(call)
+        if [one.shape for one in expected] != [one.shape for one in found]:
+            raise ValueError("the shapes of the answers differ")
+        pairs = ((a.double(), b.double()) for a, b in zip(expected, found) if a.numel())
+        parts += [(a - b).abs().max() / a.abs().max().clamp_min(1e-12) for a, b in pairs]
+    return float(torch.stack(parts).max())
 
 
 def leave_open(call: Call) -> tuple[Any, ...] | dict[str, Any]:

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from firefly.anatomy.widths import pick_widths
 from firefly.commands import arguments, journal
 from firefly.commands.addresses import make_model, present_folder
 from firefly.commands.arguments import LOSSES, choose_kinds, make_optimizer, read_budget, read_loss
 from firefly.commands.loaders import begin_epoch, blamed_on, count_steps, describe_example, make_loaders
-from firefly.commands.loop import Work, train
+from firefly.commands.loop import Work, answer, train
 from firefly.depth import deepen
 from firefly.descent import Firefly
-from firefly.errors import FireflyError
+from firefly.errors import FireflyError, first_line
 from firefly.method import METHODS, find_method
 from firefly.ranks.launch import joined
 from firefly.schedule import Every
@@ -161,7 +162,7 @@ def prepare(args: Namespace) -> Work:
     """Model, data, loss, optimiser and grower; each is tried, so that what is wrong is said before a long run."""
     device = find_device(args.device)
     begin_epoch(None, args.seed, 0)
-    model = make_model(args.model).to(device)
+    model = take_to(device, make_model(args.model))
     loaders = make_loaders(args.data)
     loss = read_loss(args.loss, device)
     if args.deepen:
@@ -178,6 +179,13 @@ def prepare(args: Namespace) -> Work:
     return work
 
 
+def take_to(device: torch.device, model: nn.Module) -> nn.Module:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:  # no such device, no memory, or tensors without values
+        raise FireflyError(f"the model cannot be taken to {device}: {first_line(error)}") from error
+
+
 def try_loss(work: Work, name: str) -> None:
     """One loss before all: what the model or the loss cannot do with a batch is said with the batch's shapes."""
     batch, was = work.loaders.first, work.model.training
@@ -185,6 +193,9 @@ def try_loss(work: Work, name: str) -> None:
         with torch.random.fork_rng(devices=[]), blamed_on(batch, f"--loss {name} on the first batch"):
             work.model.eval()
             value = check_loss(work.loss(work.model, batch)).item()
+            scores = answer(work, batch)[0] if name == "nll" else None
+            if scores is not None and scores.max() > 0:
+                raise FireflyError("--loss nll is for log-probabilities, which are below 0; cross_entropy takes scores")
     finally:
         work.model.train(was)
     if not math.isfinite(value):
@@ -232,7 +243,8 @@ def introduce(args: Namespace, work: Work, history: History) -> None:
         return
     times = (args.epochs - 1) // args.every
     times = times if args.times is None else min(times, args.times)
-    grows = f"it grows {times} time{'s' * (times > 1)}, by at most {args.budget} each"
+    left, more = times - len(work.grower.history), " more" if len(work.grower.history) else ""
+    grows = f"it grows {left}{more} time{'s' * (left != 1)}, by at most {args.budget} each"
     widths = len(anatomy.growable())
     size = f"{anatomy.parameters():,} parameters, {widths} width{'s' * (widths > 1)} that can grow"
     print(f"{args.model}: {size}; {grows}", flush=True)
