@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def test_why_is_told_in_words_and_by_kind(tmp_path: Path) -> None:
     )
     assert "features.block3.convolution_of_some_length, split: 0.003" in page
     assert (
-        "mine grew 3 times, from 4,000 to 10,000 parameters: test accuracy 93.75\u00a0% after epoch 8, in 0:27." in page
+        "mine grew 3 times, from 4,000 to 10,000 parameters: test accuracy 93.75\u00a0% after epoch 8, in 27\u00a0s."
+        in page
     )
 
 
@@ -136,6 +138,38 @@ def test_a_run_that_has_not_grown_has_a_page(tmp_path: Path) -> None:
     page = make_page(tmp_path, make_run("mine", growths=0))
     assert "mine has not grown, 4,000 parameters: test accuracy" in page
     assert "How it grew" not in page and "before it grew" not in page and "marks a growth" not in page
+
+
+def test_a_kind_has_one_shade_on_a_page_and_stands_below_where_it_is_drawn(tmp_path: Path) -> None:
+    one, other = make_run("mine"), make_run("other")
+    for growth in other["growths"]:  # a method that adds brand-new neurons only
+        growth["added"] = {name: {"new": 2} for name in growth["added"]}
+        growth["gains"] = {name: {"new": 0.02} for name in growth["gains"]}
+    page = make_page(tmp_path, one, other)
+    shades = re.findall(r'class="(kind\d)"/><text [^>]*>(\w+)<', page)
+    assert shades == [("kind0", "split"), ("kind1", "new"), ("kind1", "new")]
+
+
+def test_a_growth_that_adds_nothing_is_no_growth(tmp_path: Path) -> None:
+    run = make_run("mine")
+    for growth in run["growths"]:
+        growth |= {"parameters": (4000, 4000), "added": {}, "gains": {}}
+    assert "mine has not grown, " in make_page(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(8.6, "9 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min")]
+)
+def test_time_is_told_as_people_do(seconds: float, said: str) -> None:
+    assert svg.spell_time(seconds) == said
+
+
+def test_numbers_of_an_axis_do_not_touch() -> None:
+    axis = svg.Axis(700, 5500, 54, 404, math.log)
+    drawn = svg.draw_x(axis, svg.tick_log(700, 5500), 0, 100, "Parameters", svg.shorten)
+    found = re.findall(r'<text x="([\d.]+)"[^>]*>([\d,]+)<', drawn)
+    ends = [(float(x) - 3.5 * len(text), float(x) + 3.5 * len(text)) for x, text in found]
+    assert len(ends) >= 4 and all(left[1] < right[0] for left, right in pairwise(ends))
 
 
 @pytest.mark.parametrize("growths", [1, 6, 7, 20])

@@ -11,7 +11,7 @@ from typing import Any
 from firefly import checkpoint
 from firefly.commands.loop import Work
 from firefly.integrations.tensorboard import log_epoch, log_growth, make_writer, read
-from firefly.progress import format_time
+from firefly.report.svg import spell_time
 from firefly.training.history import Epoch, History
 from firefly.training.resume import check_recipe, read_run
 
@@ -87,7 +87,9 @@ def conclude(out: Path, work: Work, history: History) -> str:
     start = work.grower.history[0]["parameters"][0] if work.grower.history else anatomy.parameters()
     growths = len(work.grower.history)
     said = f"{anatomy.parameters():,} parameters ({start:,} at the start), {growths} growth{'s' * (growths != 1)}"
-    return f"{said}; {measure(last)}; {format_time(history.seconds)} of training\nnow: firefly show {out}"
+    growing = sum(sum(growth["seconds"].values()) for growth in work.grower.history)
+    took = f"{spell_time(history.seconds)} of training, {spell_time(growing)} of growing"
+    return f"{said}; {measure(last)}; {took}\nnow: firefly show {out}"
 
 
 def measure(last: Epoch) -> str:

@@ -15,7 +15,7 @@ per cent, anything else ("loss") as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,9 @@ def draw_training(epochs: list[Row], growths: list[Row], numbers: Mapping[str, i
     return [page.Picture("epochs", charts.draw_epochs(epochs, growths, numbers, metric), caption)]
 
 
-def draw_growths(growths: list[Row], epochs: list[Row], series: int = 0) -> list[page.Picture]:
+def draw_growths(
+    growths: list[Row], epochs: list[Row], series: int = 0, kinds: Sequence[str] = ()
+) -> list[page.Picture]:
     """The widths of one network: how large, since when, what each growth was worth, and its new layers."""
     drawn = []
     if any(new for growth in growths for _, new in growth["widths"].values()):
@@ -119,7 +121,7 @@ def draw_growths(growths: list[Row], epochs: list[Row], series: int = 0) -> list
             caption = (
                 "Why: the gain of what each width got, by kind; in each column the number is that of its longest bar."
             )
-            drawn.append(page.Picture("gains", widths.draw_gains(growths), caption))
+            drawn.append(page.Picture("gains", widths.draw_gains(growths, kinds), caption))
     if widths.deepens(growths):
         caption = "The network before and after, from its input down. New layers stand out; | is a dormant layer."
         drawn.append(page.Picture("network", widths.draw_network(growths, series), caption))

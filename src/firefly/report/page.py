@@ -201,15 +201,16 @@ def has_gains(growth: Row) -> bool:
 
 
 def describe_losses(growth: Row) -> str:
-    text = f"Training loss {growth['loss_before']:.4f}"
+    text = f"Loss {growth['loss_before']:.4f} before"
     if "loss_overgrown" in growth:
-        text += f", over-grown {growth['loss_overgrown']:.4f}"
-    text += f", grown {growth['loss_after']:.4f}"
+        text += f", {growth['loss_overgrown']:.4f} with all candidates at once"
+    text += f", {growth['loss_after']:.4f} with the chosen ones"
     if "predicted" in growth:
-        text += f" (predicted {growth['loss_before'] - growth['predicted']:.4f})"
+        text += f" (predicted: {growth['loss_before'] - growth['predicted']:.4f})"
     before, after = growth.get("flops", (0, 0))
     text += f"; FLOPs {hold(shorten(before))} → {hold(shorten(after))}" if before else ""
-    return f"{text}; {sum(growth.get('seconds', {}).values()):.1f}\u00a0s." if growth.get("seconds") else f"{text}."
+    took = sum(growth.get("seconds", {}).values())
+    return f"{text}; the growth took {took:.1f}\u00a0s." if growth.get("seconds") else f"{text}."
 
 
 def hold(text: str) -> str:

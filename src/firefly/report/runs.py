@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.progress import format_time
 from firefly.report import draw_growths, draw_sizes, draw_training, page
 from firefly.report.charts import spell
 from firefly.report.palette import number_series
-from firefly.report.svg import shorten
-from firefly.report.widths import track_widths
+from firefly.report.svg import shorten, spell_time
+from firefly.report.widths import list_kinds, track_widths
 
 Row = Mapping[str, Any]
 METRICS = ("test_accuracy", "test_loss", "training_loss")
@@ -38,10 +37,11 @@ def write_runs(path: str | Path, runs: Sequence[Row]) -> Path:
     pictures = draw_sizes(points, numbers, metric)
     pictures += [picture for one in drawn for picture in draw_training(epochs, [], numbers, one)]
     several = len(runs) > 1
+    kinds = list_kinds([growth for run in runs for growth in run["growths"]])
     sections = [
         page.Section(
             f"How {run['name']} grew" if several else "How it grew",
-            draw_growths(run["growths"], run["epochs"], numbers[str(run["name"])]),
+            draw_growths(run["growths"], run["epochs"], numbers[str(run["name"])], kinds),
             run["growths"],
             folded=several,
         )
@@ -51,7 +51,7 @@ def write_runs(path: str | Path, runs: Sequence[Row]) -> Path:
     names = [str(run["name"]) for run in runs] if several else ["value"]
     settings = page.show_settings(*(run["settings"] for run in runs), names=names)
     grew = "a network that grew" if runs[0]["growths"] else "a network before its first growth"
-    title = f"{len(runs)} networks that grew" if several else f"{runs[0]['name']}: {grew}"
+    title = f"{len(runs)} runs side by side" if several else f"{runs[0]['name']}: {grew}"
     tables = [("The runs", show_runs(runs, metric))] if several else [("The network", show_sizes(runs[0], metric))]
     tables += [("Neurons at the end", show_widths(runs))] if several and any(run["growths"] for run in runs) else []
     content = page.render(title, tell(runs, metric), pictures, tables, sections, settings)
@@ -111,13 +111,14 @@ def tell(runs: Sequence[Row], metric: str) -> str:
 
 def tell_run(run: Row, metric: str) -> str:
     """One run in a sentence."""
-    first, last, grown = run["epochs"][0], run["epochs"][-1], len(run["growths"])
+    first, last = run["epochs"][0], run["epochs"][-1]
+    grown = sum(growth["parameters"][0] != growth["parameters"][1] for growth in run["growths"])
     times = f"grew {grown} time{'s' * (grown != 1)}, from {first['parameters']:,} to"
     planned = run["settings"].get("epochs", last["epoch"])
     when = f"epoch {last['epoch']}" + f" of {planned}" * (planned != last["epoch"])
     result = f"{metric.replace('_', ' ')} {page.hold(page.form(last[metric], metric))} after {when}"
     size = f"{times if grown else 'has not grown,'} {last['parameters']:,} parameters"
-    return f"{run['name']} {size}: {result}, in {format_time(count_seconds(run))}."
+    return f"{run['name']} {size}: {result}, in {page.hold(spell_time(count_seconds(run)))}."
 
 
 def show_runs(runs: Sequence[Row], metric: str) -> str:
@@ -129,7 +130,7 @@ def show_runs(runs: Sequence[Row], metric: str) -> str:
         last = run["epochs"][-1]
         cells = [run["name"], f"{last['parameters']:,}"]
         cells += [shorten(last["flops"]) if last.get("flops") else ""] * flops
-        rows.append([*cells, page.form(last[metric], metric), format_time(count_seconds(run))])
+        rows.append([*cells, page.form(last[metric], metric), spell_time(count_seconds(run))])
     return page.table(head, rows)
 
 

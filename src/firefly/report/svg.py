@@ -100,6 +100,15 @@ def shorten(value: float) -> str:
     return f"{value / 1000**power:.3g} {' kMGT'[power]}"
 
 
+def spell_time(seconds: float) -> str:
+    """Seconds as people say them: 9 s, 2 min 5 s, 3 h 20 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def shorten_metric(value: float, metric: str) -> str:
     """A share as per cent, anything else with four digits."""
     return f"{100 * value:.6g} %" if "accuracy" in metric else f"{value:.4g}"
@@ -178,9 +187,14 @@ def draw_area(places: Sequence[tuple[float, float]], kind: str) -> str:
 
 
 def draw_x(axis: Axis, ticks: Sequence[float], top: float, bottom: float, title: str, form: Callable[..., str]) -> str:
-    """Ticks below, a light line up from each, and the title."""
+    """Ticks below, a light line up from each, and the title; a number that would touch the one before is left out."""
     parts = [draw_line(axis.place(value), top, axis.place(value), bottom, "grid") for value in ticks]
-    parts += [write_text(axis.place(value), bottom + 15, form(value), "quiet", "middle") for value in ticks]
+    end = -math.inf
+    for value in ticks:
+        x, half = axis.place(value), LETTER * len(form(value)) / 2
+        if x - half > end:
+            parts.append(write_text(x, bottom + 15, form(value), "quiet", "middle"))
+            end = x + half
     return "".join([*parts, write_text((axis.start + axis.end) / 2, bottom + 32, title, "quiet", "middle")])
 
 

@@ -109,19 +109,21 @@ def draw_timeline(history: Sequence[Row], last: int, series: int = 0) -> str:
     return wrap(parts, bottom + 40)
 
 
-def draw_gains(history: Sequence[Row]) -> str:
+def draw_gains(history: Sequence[Row], kinds: Sequence[str] = ()) -> str:
     """What each growth expected of each width: a column per growth, a bar per width, a shade per kind.
 
     In a column the longest bar is the largest gain; gains of different growths are told by the number on top of it.
+    `kinds` are those of a whole page, whose place among them says their shade.
     """
     names = [name for name, counts in track_widths(history).items() if counts[-1]]
-    kinds = list_kinds(history)
+    kinds = kinds or list_kinds(history)
+    drawn = {kind for row in history for gains in row.get("gains", {}).values() for kind in gains if gains[kind] > 0}
     left, parts, top = leave_room(tell_apart(names).values()), [], 26.0
     for start in range(0, len(history), COLUMNS):
         parts += draw_columns(history[start : start + COLUMNS], start, names, kinds, left, top)
         top += ROW * len(names) + 44
     x = left
-    for number, kind in enumerate(kinds):
+    for number, kind in ((number, kind) for number, kind in enumerate(kinds) if kind in drawn):
         parts += [draw_bar(x, top - 22, 12, 12, f"kind{number % 3}"), write_text(x + 17, top - 11.5, kind, "quiet")]
         x += 36 + LETTER * len(kind)
     return wrap(parts, top)
