@@ -76,7 +76,7 @@ def tell(record: Record, setting: Demo) -> str:
         growths=setting.growths,
         budget=setting.budget,
         epochs=setting.epochs,
-        last=f"{grown[-1]['test_accuracy']:.1%} with {grown[-1]['parameters']:,} parameters",
+        last=f"{grown[-1]['test_accuracy']:.1%} of 2,000 test images with {grown[-1]['parameters']:,} parameters",
         flops=shorten(grown[-1]["flops"]),
         compared=" ".join(compare(leads[size], size) for size in SIZES),
         verdict=conclude(leads, max(point["error"] for point in grown[1:])),
@@ -118,7 +118,7 @@ def conclude(leads: dict[str, list[float | None]], error: float) -> str:
         mean = sum(known) / len(known) if known else 0.0
         judged = "better" if mean > 100 * error else "worse" if mean < -100 * error else "about as good"
         words.append(f"{judged if known else 'not comparable'} at equal {SIZES[size]}")
-    return f"So in this run the grown networks were, on average, {' and '.join(words)}."
+    return f"In this run the grown networks were, on average, {' and '.join(words)}."
 
 
 def tell_setting(setting: Demo) -> Row:
@@ -138,13 +138,13 @@ def tell_setting(setting: Demo) -> Row:
     }
 
 
-TEXT = """A network with {start} channels in each of its three convolutions learnt to read {images:,} small images of \
-handwritten digits. It grew {growths} times on the way, each time by at most {budget:.0%} more parameters, put where \
-Firefly predicted the largest decrease of the loss for them. Orange is that network at each of its sizes, blue are \
-ordinary networks with the same number of channels in every convolution. Every network learnt for {epochs} epochs in \
-all, from the same images, with the same optimiser; a copy of each grown size was set aside and learnt on to the end.
+TEXT = """{verdict} Orange is the network that grew, at each of its sizes; blue are ordinary networks with the same \
+number of channels in every convolution. Fully grown it reads {last}, and one image takes it {flops} FLOPs. {compared}
 
-Of the 2,000 test images the grown network reads {last}; to read one takes it {flops} FLOPs. {compared} {verdict}
+It began with {start} channels in each of its three convolutions, learnt from {images:,} small images of handwritten \
+digits, and grew {growths} times on the way, each time by at most {budget:.0%} more parameters, put where Firefly \
+predicted the largest decrease of the loss for them. Every network learnt for {epochs} epochs in all, from the same \
+images, with the same optimiser; a copy of each grown size was set aside and learnt on to the end.
 
 The budget counted parameters, and a parameter saved is not always a FLOP saved. The head reads every channel of the \
 last convolution at 49 places, so such a channel costs many parameters; one of the first two costs few parameters and \
