@@ -13,8 +13,13 @@ from firefly.cli import main, make_parser
 PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
+def list_lines(text: str) -> list[str]:
+    """The commands in a text; a line that ends in a backslash goes on in the next."""
+    return re.findall(r"^firefly (.*)", text.replace("\\\n", " "), re.MULTILINE)
+
+
 def test_the_page_is_understood() -> None:
-    lines = re.findall(r"^\$ firefly (.*)", PAGE.read_text(), re.MULTILINE)
+    lines = list_lines(PAGE.read_text())
     assert len(lines) > 5 and all(make_parser().parse_args(shlex.split(line)) for line in lines)
 
 
@@ -27,14 +32,14 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     scope: dict[str, Any] = {}
     ran = []
-    for kind, block in re.findall(r"```(python|console)\n(.*?)```", PAGE.read_text(), re.DOTALL):
+    for kind, block in re.findall(r"```(python|bash)\n(.*?)```", PAGE.read_text(), re.DOTALL):
         if block.startswith("# mine.py"):
             Path("mine.py").write_text(block)
         if kind == "python":
             exec(compile(block, PAGE.name, "exec"), scope)
             continue
-        for line in block.splitlines():
-            words = shlex.split(line.removeprefix("$ firefly "))
+        for line in list_lines(block):
+            words = shlex.split(line)
             assert main([*words, "--quiet"] if words[0] == "grow" else words) == 0, line
             ran.append(words[0])
     assert {*ran} == {"grow", "show", "report", "export"} and "would now grow so" in capsys.readouterr().out
