@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import firefly
 
@@ -62,6 +63,34 @@ def test_a_run_is_resumed_with_another_schedule(tmp_path):
     assert len(callback.history) == 2  # the metric is known from the end of epoch 2 on; after 4 it has not improved
     with pytest.raises(firefly.FireflyError, match="name the one that is logged"):
         make_callback(schedule=firefly.Plateau())
+
+
+class Watched(Net):
+    """Notes what the trainer gives it, and not what a growth does."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.rows += batch[0][:, 0].tolist()
+
+
+def test_a_growth_in_the_middle_of_a_pass_takes_nothing_from_it(tmp_path):
+    module, callback = Watched(), make_callback(unit="step", schedule=firefly.Every(3))
+    loader = DataLoader(make_loader().dataset, 16, num_workers=1, persistent_workers=True)
+    make_trainer(tmp_path, callback, max_epochs=2).fit(module, loader)
+    assert len(callback.history) == 2
+    assert module.rows == 2 * loader.dataset.tensors[0][:, 0].tolist()
+
+
+def test_a_compiled_module_grows(tmp_path):
+    module, callback = Watched(), make_callback()
+    make_trainer(tmp_path, callback).fit(torch.compile(module, backend="eager"), make_loader())
+    assert len(callback.history) == 2 and module.net[0].out_features + module.net[3].out_features == 12 + 6
 
 
 class Carrying(Net):

@@ -95,13 +95,14 @@ class Noting(transformers.Trainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
-def test_a_growth_logs_and_notes_nothing_of_the_trainers_own(tmp_path):
-    plain = make_trainer(tmp_path, save_strategy="no")
+@pytest.mark.parametrize("options", [{}, {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}])
+def test_a_growth_logs_and_notes_nothing_of_the_trainers_own(tmp_path, options):
+    plain = make_trainer(tmp_path, save_strategy="no", **options)
     trainer = Noting(plain.model, plain.args, train_dataset=make_data("GPT2"))
-    assert len(add_growth(trainer).history) == 0
+    add_growth(trainer, unit="step", schedule=firefly.Every(5))
     trainer.train()
     assert len(trainer.noted) == sum("mine" in row for row in trainer.state.log_history) == 12
-    assert firefly.architecture(trainer.model)["history"]
+    assert len(firefly.architecture(trainer.model)["history"]) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing:FutureWarning")

@@ -104,7 +104,7 @@ def wrap_and_grow(rank: int) -> dict[str, Any]:
     wrapped.eval()
     batches = [batch[rank] for batch in nets.make_parts(4, 2)]
     grow(model, None, batches, None, budget=firefly.Neurons(3))
-    again = firefly.rewrap(wrapped)
+    again = firefly.rewrap(torch.compile(wrapped, backend="eager"))._orig_mod
     nets.loss(wrapped, batches[0]).backward()
     own = [p.grad.clone() for p in model.parameters()]
     for p in model.parameters():

@@ -36,6 +36,7 @@ from firefly.integrations.watching import (
     is_all,
     leave_no_trace,
     metrics_kept,
+    read_apart,
     silent,
     summarise,
 )
@@ -158,7 +159,12 @@ class FireflyCallback(find_callback_class()):  # type: ignore[misc]
 
     def _grow(self, trainer: Any, module: Any) -> Growth:
         batches = Loaded(trainer, module) if self.batches is None else self.batches
-        with torch.random.fork_rng(devices=[]), silent(module, "log", "log_dict"), metrics_kept(module):
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.compiler.set_stance("force_eager"),  # a compiled step knows the module's own tensors
+            silent(module, "log", "log_dict"),
+            metrics_kept(module),
+        ):
             loss = step_loss if self.loss is None else self.loss
             path = self._find_network(module, loss, batches)
             compute = leave_no_trace(loss, path)
@@ -216,7 +222,7 @@ class Loaded:
 
     def __iter__(self) -> Iterator[Any]:
         count = self.trainer.num_training_batches
-        for batch in islice(self.loader, None if count == float("inf") else int(count)):
+        for batch in islice(read_apart(self.loader), None if count == float("inf") else int(count)):
             batch = self.trainer.precision_plugin.convert_input(batch)
             batch = self.module._on_before_batch_transfer(batch, dataloader_idx=0)
             yield self.trainer.strategy.batch_to_device(batch, dataloader_idx=0)

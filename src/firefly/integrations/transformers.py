@@ -24,7 +24,7 @@ from firefly.checkpoint.model import CARRIED
 from firefly.descent import Firefly
 from firefly.errors import FireflyError
 from firefly.integrations.configs import KEY, carry_architecture, find_tied, update_config
-from firefly.integrations.watching import attributes_kept, check_schedule, find_network, silent, summarise
+from firefly.integrations.watching import attributes_kept, check_schedule, find_network, read_apart, silent, summarise
 from firefly.ranks.wrap import rewrap
 from firefly.stages.budget import Tied
 
@@ -188,11 +188,9 @@ class Loaded:
 
     def __init__(self, trainer: Any, loader: Any) -> None:
         self.trainer, self.loader = trainer, getattr(loader, "base_dataloader", loader)  # no count of its steps
-        if trainer.args.dataloader_persistent_workers:
-            raise FireflyError("workers that persist cannot read batches for a growth: give batches=...")
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
+        for batch in read_apart(self.loader):
             yield self.trainer._prepare_inputs(batch)
 
 

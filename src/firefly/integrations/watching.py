@@ -18,6 +18,11 @@ from firefly.schedule import Plateau, Schedule
 from firefly.surgery.swap import clone_buffers, swapped
 
 
+def read_apart(loader: Any) -> Iterator[Any]:
+    """The batches of a loader, while others read it: workers that persist go on with the pass that they are in."""
+    return loader._get_iterator() if getattr(loader, "persistent_workers", False) else iter(loader)
+
+
 def check_schedule(schedule: Schedule, unit: str, monitor: str | None) -> None:
     """Refuse what no trainer can answer."""
     if unit not in ("epoch", "step"):

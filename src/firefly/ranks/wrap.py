@@ -27,8 +27,11 @@ def rewrap(model: Model) -> Model:
 
     The wrapper holds the parameters that it was made with: those that came later would never be averaged. It stays the
     same object, with its settings, hooks and mode, so that whoever holds it (a trainer, say) need not know. Nothing is
-    sent: after a growth all ranks have the same parameters. What is no such wrapper is returned as it is.
+    sent: after a growth all ranks have the same parameters. It may be compiled; what is no such wrapper is returned as
+    it is.
     """
+    if type(model).__name__ == "OptimizedModule":
+        rewrap(model.get_submodule("_orig_mod"))
     if not isinstance(model, DistributedDataParallel):
         return model
     check_wrapper(model)
