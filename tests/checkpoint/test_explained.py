@@ -34,6 +34,18 @@ class Bare(nn.Module):
         return x @ self.inward.T @ self.outward.T
 
 
+class Cut(nn.Module):
+    """Each head reads its own part of what the trunk makes."""
+
+    def __init__(self, *parts: int) -> None:
+        super().__init__()
+        self.trunk, self.heads = nn.Linear(8, sum(parts)), nn.ModuleList(nn.Linear(part, 3) for part in parts)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        parts = self.trunk(x).relu().split([head.in_features for head in self.heads], -1)
+        return [head(part) for head, part in zip(self.heads, parts)]
+
+
 GROWN = {
     "hidden": (mlp(8, 4, 3), mlp(8, 9, 3)),
     "both hidden": (mlp(8, 4, 4, 3), mlp(8, 9, 5, 3)),
@@ -55,6 +67,8 @@ GROWN = {
         nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 3)),
     ),
     "bare weights": (Bare(8, 4, 3), Bare(8, 9, 3)),
+    "one of two parts": (Cut(2, 6), Cut(5, 6)),
+    "both parts": (Cut(2, 5), Cut(5, 9)),
 }
 OTHER = {
     "a smaller hidden width": (mlp(8, 9, 3), mlp(8, 4, 3), r"smaller.*0\.weight \(4, 8\), not \(9, 8\)"),

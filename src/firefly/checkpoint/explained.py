@@ -3,14 +3,15 @@
 Growth makes widths larger: of each, tensors that make its neurons, tensors that read them, and some that follow (Sec.
 2.1). Inputs, outputs, kernels and tables stay as they are. There is no example to trace when a model is loaded, so what
 is certain must do: no size falls; what torch's own layers read, make and keep fixed is known; a reader grew no more,
-for its size, than some maker; a maker has a reader elsewhere. Where a module is the user's own, any role is possible.
+for its size, than some maker, or than a part of it can have; a maker has a reader elsewhere. Where a module is the
+user's own, any role is possible.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from inspect import signature
-from math import inf
+from math import gcd, inf
 from typing import Any
 
 from torch import nn
@@ -92,9 +93,17 @@ def find_roles(module: nn.Module, leaf: str, dim: int) -> set[str]:
 def is_explained(one: Grown, grown: list[Grown]) -> bool:
     """Whether a width may have grown here: another tensor makes it, or reads what this one makes."""
     others = [other for other in grown if other.tensor != one.tensor]
-    made = any("makes" in other.roles and other.factor >= one.factor for other in others)
+    makers = [other for other in others if "makes" in other.roles]
+    made = any(maker.factor >= one.factor for maker in makers) or is_part(one, makers)
     read = any("reads" in other.roles for other in others)
     return ("reads" in one.roles and made) or ("makes" in one.roles and read) or (made and read)
+
+
+def is_part(one: Grown, makers: list[Grown]) -> bool:
+    """Whether it may read one of the parts that others are cut into, which grows by a larger share than the whole."""
+    block = gcd(one.own, one.saved)
+    neurons, more = one.own // block, (one.saved - one.own) // block
+    return neurons <= sum(m.own for m in makers) and more <= sum(m.saved - m.own for m in makers)
 
 
 def check_attributes(path: str, module: nn.Module, saved: Json, grown: list[Grown]) -> None:
