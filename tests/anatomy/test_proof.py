@@ -185,3 +185,52 @@ def test_a_size_that_two_parts_have_follows_the_right_one(width: str, first: int
         method="random",
     )
     assert model.first == first and torch.allclose(model(x), before, atol=1e-7)
+
+
+class Fixed(torch.autograd.Function):
+    """The identity, with a backward that knows the size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * torch.ones(8)
+
+
+class Trains(nn.Module):
+    """Two hidden layers; training does something to the first that only 8 neurons take."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 6), nn.Linear(6, 4)
+        if what == "a hook's mask":
+            self.first.weight.register_hook(lambda gradient: gradient * torch.ones(8, 8))
+        self.register_buffer("usage", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        if self.what == "backward":
+            x = Fixed.apply(x)
+        if self.training and self.what == "noise":
+            x = x + 0.1 * torch.randn(len(x), 8)
+        if self.training and self.what == "a new buffer":
+            self.usage = 0.9 * self.usage + 0.1 * x.detach().mean(0)
+        if self.training and self.what == "a view":
+            x = x.view(-1, 8)[: len(x)]
+        return self.last(torch.relu(self.second(x)))
+
+
+@pytest.mark.parametrize("what", ["noise", "a new buffer", "a view", "backward", "a hook's mask"])
+def test_what_training_cannot_bear_is_pinned(what: str) -> None:
+    """Whatever the mode at the trace: a growth while evaluating must not break the training that follows."""
+    for training in (False, True):
+        anatomy = firefly.trace(Trains(what).train(training), torch.randn(8, 8))
+        assert [width.name for width in anatomy.growable()] == ["second"], anatomy
+
+
+def test_a_norm_that_cannot_train_on_the_example_pins_nothing() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4)).eval()
+    assert firefly.trace(model, X[:1])["0"].pinned is None

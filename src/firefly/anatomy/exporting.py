@@ -94,7 +94,7 @@ def _export_once(model: nn.Module, call: Call) -> ExportedProgram:
     try:
         # an interrupt inside it can abort the process
         opened = exchanged((module, "__class__", MultiheadAttention) for module in list_openable(model))
-        with unbroken(), _quiet(), _unchecked(), torch.enable_grad(), opened:
+        with unbroken(), _quiet(), _unchecked(), torch.enable_grad(), opened, swapped(model, {}):
             return torch.export.export(path, path.tensors, strict=False)
     except Exception as error:
         raise FireflyError(_explain(model, call, error)) from error
@@ -118,7 +118,8 @@ def _explain(model: nn.Module, call: Call, error: Exception) -> str:
 def _try(model: nn.Module, call: Call) -> None:
     """Run the model once, so that what it says of a wrong example is said first."""
     try:
-        with torch.no_grad(), swapped(model, clone_buffers(model)), warnings.catch_warnings():
+        copies = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        with torch.no_grad(), swapped(model, clone_buffers(model) | copies), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = run_examples(model, call)
     except FireflyError:

@@ -1,5 +1,6 @@
 """Prove every width on the examples: with some of its neurons doubled and their readers halved, the model must still
-run and compute the same. What fails there is pinned, with the error as the reason.
+run and compute the same, and in train mode run at all, forward and backward. What fails there is pinned, with the error
+as the reason.
 
 All widths are tried together; where that fails, in halves, so that the widths in the end are proven together and each
 one that is pinned has failed by itself, beside those proven before it.
@@ -24,7 +25,7 @@ from firefly.anatomy.graph import Flow
 from firefly.anatomy.mirrors import Mirrors, find_companions, make_search
 from firefly.anatomy.widths import Anatomy, pinned
 from firefly.errors import first_line
-from firefly.surgery.swap import clone_buffers, swapped, switched
+from firefly.surgery.swap import clone_buffers, find_tensor, renew, swapped, switched
 from firefly.tensors import Roster, carry, double, make_plan
 
 
@@ -37,6 +38,7 @@ def prove(model: nn.Module, examples: Examples, flow: Flow, anatomy: Anatomy) ->
         examples = map_examples(_single, examples)
     # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
     samples = [Sample(model, examples, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
+    training = Sample(model, examples, anatomy, _keep, 1, training=True)
     search = make_search(flow, anatomy)
     proven: dict[str, Mirrors] = {}
     broken: dict[str, str] = {}
@@ -62,6 +64,11 @@ def prove(model: nn.Module, examples: Examples, flow: Flow, anatomy: Anatomy) ->
                 proven[group[0]] = found
 
     add(names)
+    if proven and training.attempt(replace(anatomy, mirrors=_joined(anatomy, proven)), list(proven)):  # find out which
+        samples.append(training)
+        again = list(proven)
+        proven.clear()
+        add(again)
     known = _joined(anatomy, proven)
     companions = find_companions(search, pinned(anatomy, broken), known)
     more = search.sift(companions, lambda some: attempt({}, some) is None)
@@ -84,30 +91,44 @@ def _redraw(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
     return noise.div_(max(tensor[0].numel(), 1) ** 0.5)
 
 
+def _keep(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
+    return tensor.clone()  # a forward may write to it, as that of a teacher which follows its student
+
+
 @dataclass
 class Sample:
-    """The model with weights drawn once, and what it computes with them before and after neurons are doubled."""
+    """The model with weights drawn once, and what it computes with them before and after neurons are doubled.
+
+    In training chance plays a part, so that only the shapes are compared, and the gradients must be found.
+    """
 
     model: nn.Module
     examples: Examples
     anatomy: Anatomy
     draw: Callable[[str, Tensor, torch.Generator], Tensor]
     step: int
+    training: bool = False
 
     def attempt(self, anatomy: Anatomy, names: list[str]) -> str | None:
         """None if the model computes the same with neurons of these widths doubled, otherwise what went wrong."""
         rosters = {name: self.rosters[name] for name in names}
         sizes = anatomy.mirrored({name: len(roster) for name, roster in rosters.items()})
+        what = "training" if self.training else "the forward"
         try:
             before, known = self.before
         except Exception as error:
+            if self.training:  # a batch norm refuses a single example, for one
+                return None
             return f"the forward does not run with other weights, in single precision at least: {first_line(error)}"
         try:
             after, warned = self._run(self._grow(rosters), sizes)
         except Exception as error:
-            return f"the forward breaks with one more neuron: {first_line(error)}"
+            return f"{what} breaks with one more neuron: {first_line(error)}"
         for kind in warned.keys() - known.keys():
-            return f"the forward warns with one more neuron: {warned[kind]}"
+            return f"{what} warns with one more neuron: {warned[kind]}"
+        if self.training:
+            same = [tensor.shape for tensor in before] == [tensor.shape for tensor in after]
+            return None if same else "in train mode the forward returns other shapes with one more neuron"
         return None if _equal(before, after) else "the forward does not compute the same with a neuron doubled"
 
     @cached_property
@@ -146,14 +167,17 @@ class Sample:
         self, larger: dict[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
     ) -> tuple[list[Tensor], dict[str, str]]:
         """What the examples return, and the warnings that they gave, by what these say apart from its numbers."""
-        with torch.no_grad(), _full_precision(self.model), switched(self.model.modules(), False):
+        own = self.tensors | self._clone_buffers() | larger
+        if self.training:  # with the user's hooks
+            own = {name: renew(find_tensor(self.model, name), tensor) for name, tensor in own.items()}
+        mode = switched(self.model.modules(), self.training)
+        with torch.set_grad_enabled(self.training), _full_precision(self.model), mode:
             torch.manual_seed(0)
-            with (
-                swapped(self.model, self.tensors | self._clone_buffers() | larger, sizes),
-                warnings.catch_warnings(record=True) as caught,
-            ):
+            with swapped(self.model, own, sizes), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 tensors = run_examples(self.model, self.examples)
+                _backward(tensors, [own[name] for name in self.anatomy.layouts])
+        tensors = [tensor.detach() for tensor in tensors]
         return tensors, {re.sub(r"\d+", "", str(one.message)): str(one.message) for one in caught}
 
 
@@ -167,6 +191,12 @@ def _full_precision(model: nn.Module) -> Iterator[None]:
     )
     with torch.autocast(device, enabled=False), exact if device == "cuda" else nullcontext():
         yield
+
+
+def _backward(outputs: list[Tensor], leaves: Iterable[Tensor]) -> None:
+    ends = [tensor.sum() for tensor in outputs if tensor.requires_grad]
+    if ends:
+        torch.autograd.grad(ends, [leaf for leaf in leaves if leaf.requires_grad], allow_unused=True)
 
 
 def _doubled(size: int, count: int, device: torch.device) -> Roster:

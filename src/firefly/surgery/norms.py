@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from firefly.errors import FireflyError
 from firefly.ranks.talk import average
 from firefly.surgery.guard import interruptible
 from firefly.surgery.swap import exchanged, switched
@@ -30,8 +31,17 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
                 if k == 0:
                     norm.reset_running_stats()  # a NaN there would survive any average
                 norm.momentum = 1 / (k + 1)
-            loss(model, batch)
+            _measure(loss, model, batch)
     average(t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None)
+
+
+def _measure(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> None:
+    try:
+        loss(model, batch)
+    except ValueError as error:
+        if "more than 1 value" not in str(error):
+            raise
+        raise FireflyError(f"a norm finds no variance in a batch of one: give larger batches ({error})") from error
 
 
 class Unsynced(nn.SyncBatchNorm):

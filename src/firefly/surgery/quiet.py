@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from firefly.errors import FireflyError
 from firefly.surgery.guard import interruptible
 
+PLACES = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}  # of their dropout_p
+
 
 class WithoutDropout(TorchFunctionMode):
     """Inside it dropout does nothing: its noise would drown the small differences that a growth looks for."""
@@ -26,7 +28,10 @@ class WithoutDropout(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in self.functions:
             return args[0] if args else kwargs["input"]
-        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
+        place = PLACES.get(func)
+        if place is not None and len(args) > place:
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        elif place is not None and "dropout_p" in kwargs:
             kwargs = {**kwargs, "dropout_p": 0.0}
         return func(*args, **kwargs)
 

@@ -74,9 +74,12 @@ class exchanged(interruptible):
             raise
 
     def __exit__(self, *error: object) -> None:
+        self.put_back()
+        super().__exit__()
+
+    def put_back(self) -> None:
         for where, key, value in reversed(self.own):
             put(where, key, value)
-        super().__exit__()
 
 
 def read(where: Any, key: str) -> Any:
@@ -90,12 +93,28 @@ def put(where: Any, key: str, value: Any) -> None:
         where[key] = value
 
 
-def swapped(
-    model: nn.Module, tensors: Mapping[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
-) -> interruptible:
-    """Inside the block the model holds these tensors and attribute values instead of its own."""
-    stand_ins = [(store, key, other) for store, key, _, other in places(model, tensors)]
-    return exchanged([*stand_ins, *((model.get_submodule(path), name, value) for path, name, value in sizes)])
+class swapped(exchanged):
+    """Inside the block the model holds these tensors and attribute values instead of its own.
+
+    What a forward notes on its modules meanwhile, such as a counter or its features, is gone afterwards.
+    """
+
+    def __init__(
+        self, model: nn.Module, tensors: Mapping[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
+    ) -> None:
+        stand_ins = [(store, key, other) for store, key, _, other in places(model, tensors)]
+        super().__init__([*stand_ins, *((model.get_submodule(path), name, value) for path, name, value in sizes)])
+        self.noted = [(vars(module), dict(vars(module))) for module in model.modules()]
+        self.lists = [(one, list(one)) for _, own in self.noted for one in own.values() if type(one) is list]
+
+    def put_back(self) -> None:
+        super().put_back()
+        for there, own in self.noted:
+            for key in there.keys() - own.keys():
+                del there[key]
+            there.update((key, value) for key, value in own.items() if there.get(key) is not value)
+        for one, items in self.lists:
+            one[:] = items
 
 
 def switched(modules: Iterable[nn.Module], training: bool) -> interruptible:
