@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import firefly
-from laws import assert_optimizer_fits, equal_trees, grow_blindly, in_double, loss_on, train
+from laws import assert_optimizer_fits, equal_trees, grow, grow_blindly, in_double, loss_on, train
 from zoo import ZOO
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -297,3 +297,15 @@ def test_optimizer_state_survives_a_round_trip() -> None:
     train(model, entry, optimizer, 2)
     train(twin, entry, other, 2)
     assert equal_trees(model.state_dict(), twin.state_dict())
+
+
+def test_parameters_that_another_optimizer_trains_are_told() -> None:
+    """They are made anew, so that the other optimiser would go on with those that were there."""
+    entry = ZOO["mlp"]
+    model = entry.make()
+    one = torch.optim.SGD([p for p in model.parameters() if p.ndim > 1], lr=0.1)
+    growth = grow(model, entry, optimizer=one, budget=firefly.Neurons(1))
+    assert any(".bias: grown, but not in the optimizer" in note for note in growth.notes), growth.notes
+    both = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert not any("optimizer" in note for note in grow(model, entry, optimizer=both, anatomy=None).notes)
+    assert not any("optimizer" in note for note in grow(model, entry, anatomy=None).notes)

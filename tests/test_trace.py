@@ -389,6 +389,10 @@ def test_errors_name_the_thing_and_the_way_out() -> None:
         firefly.trace(mlp, torch.randn(4, 9))
     with pytest.raises(firefly.FireflyError, match="does not run on the example"):
         firefly.trace(mlp, {"nothing": X})
+    with pytest.raises(firefly.FireflyError, match=r"dict whose keys are 1: give the names.*\(batch,\)"):
+        firefly.trace(mlp, {1: X})
+    with pytest.raises(firefly.FireflyError, match="meta device, without values"):
+        firefly.trace(mlp, X.to("meta"))
     with pytest.raises(firefly.FireflyError, match=r"branch on the values.* Branch\.forward \(test_trace\.py:"):
         firefly.trace(Branch(), X)
     with pytest.raises(firefly.FireflyError, match=r"no width 'fc9'.*0, 2, 4"):

@@ -36,7 +36,7 @@ from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
 from firefly.stages.commit import commit, list_models, make_grown, plan_commit
 from firefly.stages.losses import Loss, check_loss, measure_loss
-from firefly.stages.optimizer import check_optimizer
+from firefly.stages.optimizer import check_optimizer, tell_missing
 from firefly.stages.scores import scaled
 from firefly.stages.selection import aim, make_ballot
 from firefly.stages.step_one import Steps
@@ -84,7 +84,8 @@ def grow(
             `firefly.Examples`, one for each path through the model.
         neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`; the first two by default.
         budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`; 30 % of the parameters by default.
-        optimizer: grown along, the same object; its state and waiting gradients follow the neurons.
+        optimizer: grown along, the same object; its state and waiting gradients follow the neurons. If several train
+            the model, give one, and make the others anew afterwards.
         widths: names, or a filter `width -> bool`; None takes every width that is not pinned.
         seed: growth is deterministic for a seed and leaves the global random state alone.
         steps: of step one, Adam on δ.
@@ -146,8 +147,7 @@ def grow(
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
         share(tensors.values())
         change = max(gather(measure_change(model, example, tensors, anatomy.mirrored(sizes))))
-        losses = (before, overgrown, after)
-        growth = make_growth(over, gains, chosen, sizes, losses, change, (factor, shorter))
+        growth = make_growth(over, gains, chosen, sizes, (before, overgrown, after), change, (factor, shorter))
         # commit
         if not preview:
             grown = {other: make_grown(over, plans, scaled(epsilon, shorter), other) for other in others}
@@ -159,7 +159,8 @@ def grow(
                 undo.pop_all()
         clock("commit")
     line.close(clear=True)
-    return replace(growth, seconds=clock.seconds, notes=(*growth.notes, *shards.notes))
+    notes = growth.notes + tell_missing(optimizer, model, tensors) + shards.notes
+    return replace(growth, seconds=clock.seconds, notes=notes)
 
 
 class Firefly:

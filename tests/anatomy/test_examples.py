@@ -1,5 +1,6 @@
 """Several examples, one for each path through a model, and what happens to layers that no example reaches."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -167,3 +168,25 @@ def test_tensors_are_found_wherever_they_are() -> None:
             self.inner, self.name, self.me = {"x": [X, (X, 3)]}, "own", self
 
     assert len(tensors_in([Own(), torch.distributions.Normal(X, 1.0)])) == 4
+
+
+@dataclass(slots=True)
+class Slotted:
+    features: Tensor
+
+
+class Compact(nn.Module):
+    """Returns its features in an object that has slots instead of a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Slotted]:
+        features = torch.relu(self.first(x))
+        return self.last(features), Slotted(features)
+
+
+def test_tensors_in_slots_are_outputs_too() -> None:
+    assert len(tensors_in(Compact()(X))) == 2
+    assert "output of the model" in (firefly.trace(Compact(), X)["first"].pinned or "")

@@ -52,6 +52,11 @@ def as_call(example: Any) -> Call:
     if isinstance(example, Call):
         return example
     if isinstance(example, Mapping):
+        if not all(isinstance(key, str) for key in example):
+            raise FireflyError(
+                f"the example is a dict whose keys are {', '.join(map(repr, example))}: give the names of forward's "
+                "arguments, or (batch,) for a dict that forward takes as it is"
+            )
         return Call("forward", **example)
     several = isinstance(example, (tuple, list)) and not hasattr(example, "_fields")  # a packed sequence is one
     return Call("forward", *(example if several else (example,)))
@@ -69,6 +74,8 @@ def bring(example: Any, model: nn.Module) -> Any:
     (device,) = places
 
     def move(part: Any) -> Any:
+        if isinstance(part, Tensor) and part.is_meta:
+            raise FireflyError("the example is on the meta device, without values: give one with values")
         return part.to(device) if isinstance(part, MOVES) else part
 
     return map_examples(move, example)
@@ -110,7 +117,8 @@ def tensors_in(output: Any) -> list[Tensor]:
         elif isinstance(value, (tuple, list, set, frozenset)):
             inner = value
         else:
-            inner = getattr(value, "__dict__", {}).values()
+            slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+            inner = [getattr(value, name) for name in ("__dict__", *slots) if hasattr(value, name)]
         for item in list(inner):
             look(item)
 

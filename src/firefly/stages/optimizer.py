@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from firefly.errors import FireflyError
 from firefly.surgery.shards import gather_whole
+from firefly.surgery.swap import find_tensor
 from firefly.tensors import Plan, carry, per_entry
 
 # How an optimiser's per-parameter state follows its neuron: like the gradient, like its square, or as it stands.
@@ -46,6 +47,17 @@ def check_optimizer(optimizer: Any, model: nn.Module) -> None:
             "the optimizer holds none of this model's parameters: pass the one made from model.parameters(), "
             "or rebuild it if the model was replaced since"
         )
+
+
+def tell_missing(optimizer: Any, model: nn.Module, names: Iterable[str]) -> tuple[str, ...]:
+    """What of the grown parameters the optimiser does not hold, as perhaps another one does."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]} if optimizer is not None else set()
+    grown = {name: find_tensor(model, name) for name in names}
+    left = [name for name, p in grown.items() if p.requires_grad and p.numel() and id(p) not in held]
+    if optimizer is None or not left:
+        return ()
+    few = ", ".join(left[:3]) + (" and others" if len(left) > 3 else "")
+    return (f"{few}: grown, but not in the optimizer; if another one trains them, make that one anew",)
 
 
 @torch.no_grad()
