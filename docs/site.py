@@ -20,4 +20,4 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Numbers stay with their signs, and short names such as --budget in one line."""
     html = re.sub(r"(?<=\d) (?=[%±])|(?<=±) ", "\u00a0", html)
-    return re.sub(r"<code>([^<]{1,24})</code>", r'<code class="whole">\1</code>', html)
+    return re.sub(r"<code>([^<]{1,30})</code>", r'<code class="whole">\1</code>', html)
