@@ -43,10 +43,6 @@ class Value:
     def shape(self) -> tuple[int, ...]:
         return tuple(axes.length(axis) for axis in self.dims)
 
-    def like(self, dims: Iterable[Axis]) -> Value:
-        """Another tensor that is not made of parameters alone."""
-        return activation(dims)
-
 
 def activation(dims: Iterable[Axis]) -> Value:
     dims = tuple(dims)
@@ -277,7 +273,7 @@ class Flow:
             raise FireflyError(f"the registered layer {name!r} has no tensor input or no parameters")
         outside = [inner for inner in group if any(user not in group for user in inner.users)]
         self.node = outside[-1] if outside else group[-1]
-        out = layer.flow(self, name, xs[0])
+        out = activation(layer.flow(self, name, xs[0]))
         return dict.fromkeys(group, out)
 
     def _constant(self, tensor: Any) -> Value:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from firefly.anatomy import axes
+from firefly.anatomy.axes import Axis
 from firefly.errors import FireflyError
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Layer:
     sizes: Mapping[str, str]
     channel: int
 
-    def flow(self, flow: Flow, path: str, x: Value) -> Value:
+    def flow(self, flow: Flow, path: str, x: Value) -> list[Axis]:
+        """The axes of what the layer at this path makes of x."""
+
         def tensor(leaf: str) -> Value:
             name = f"{path}.{leaf}".lstrip(".")
             if name not in flow.tensors:
@@ -51,7 +54,7 @@ class Layer:
         shape = flow.outputs()
         dims = [axes.fixed(n, f"it is a fixed dimension of {path}") for n in shape]
         dims[self.channel] = made
-        return x.like(dims)
+        return dims
 
 
 LAYERS: dict[type[nn.Module], Layer] = {}
