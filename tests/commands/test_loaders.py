@@ -41,15 +41,17 @@ def test_the_example_is_what_forward_takes(monkeypatch: pytest.MonkeyPatch) -> N
     assert again.shape == X.shape and again.std() > 0.1
 
 
-@pytest.mark.parametrize("kind", ["shuffle", "generator", "sampler", "numpy", "python"])
+@pytest.mark.parametrize("kind", ["shuffle", "generator", "sampler", "numpy", "python", "workers that stay"])
 def test_an_epoch_brings_the_same_batches_whatever_was_before(kind: str) -> None:
     def collate(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        noise = {"numpy": numpy.random.rand, "python": random.random}.get(kind, lambda: 0.0)()
+        draw = {"numpy": numpy.random.rand, "python": random.random, "workers that stay": torch.rand(()).item}
+        noise = draw.get(kind, lambda: 0.0)()
         return torch.stack([label for _, label in rows]) + noise
 
     how = {
         "generator": {"shuffle": True, "generator": torch.Generator()},
         "sampler": {"sampler": RandomSampler(DATA, generator=torch.Generator())},
+        "workers that stay": {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"},
     }.get(kind, {"shuffle": True})
 
     def read(epochs: list[int]) -> list[list[float]]:

@@ -143,6 +143,13 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
             generator.manual_seed(number)
         if callable(getattr(part, "set_epoch", None)):
             part.set_epoch(epoch)
+    dismiss_workers(loader)
+
+
+def dismiss_workers(loader: Any) -> None:
+    """Workers that stay from epoch to epoch begin anew: their random numbers would go on from what they did before."""
+    if getattr(loader, "persistent_workers", False):
+        loader._iterator = None
 
 
 def count_steps(loader: Any) -> int | None:
@@ -184,6 +191,7 @@ def is_tensor(value: Any) -> bool:
 
 def read_batches(loader: Iterable[Any]) -> Iterator[Any]:
     """The batches of an epoch; what the user's loader raises is told in a line."""
+    dismiss_workers(getattr(loader, "whole", loader))
     try:
         yield from loader
     except FireflyError:

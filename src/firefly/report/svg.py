@@ -194,7 +194,7 @@ def draw_x(axis: Axis, ticks: Sequence[float], top: float, bottom: float, title:
         x, half = axis.place(value), LETTER * len(form(value)) / 2
         if x - half > end:
             parts.append(write_text(x, bottom + 15, form(value), "quiet", "middle"))
-            end = x + half
+            end = x + half + LETTER / 2
     return "".join([*parts, write_text((axis.start + axis.end) / 2, bottom + 32, title, "quiet", "middle")])
 
 
