@@ -5,13 +5,14 @@ import json
 import math
 import signal
 import sys
-from collections import defaultdict
+from collections import UserDict, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import firefly
@@ -357,6 +358,25 @@ def test_batches_of_every_kind_give_the_same_growth() -> None:
     kinds: list[Any] = [entry.batches(), tuple(entry.batches()), generate(), iter(entry.batches()), Loader()]
     growths = [grow(entry.make(), entry, batches=batches, steps=9).to_dict() | {"seconds": 0} for batches in kinds]
     assert all(growth == growths[0] for growth in growths)
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_a_loss_may_use_up_its_batch(kind: Any) -> None:
+    """Whoever trains an epoch shows each batch once, so that it may pop the labels and scale the images in place."""
+    entry = ZOO["mlp"]
+    batches = [kind(x=inputs[0].clone(), y=labels) for inputs, labels in entry.batches()]
+
+    def greedy(model: nn.Module, batch: Any) -> Tensor:
+        labels, x = batch.pop("y"), batch["x"]
+        return F.cross_entropy(model(x.mul_(2)), labels)
+
+    def gentle(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch["x"] * 2), batch["y"])
+
+    growths = [grow(entry.make(), entry, batches=batches, loss=loss, steps=9) for loss in (gentle, greedy)]
+    first, second = (growth.to_dict() | {"seconds": 0} for growth in growths)
+    assert first == second
+    assert all(torch.equal(batch["x"], inputs[0]) for batch, (inputs, _) in zip(batches, entry.batches()))
 
 
 def test_data_loader_is_shuffled_by_the_seed_alone() -> None:

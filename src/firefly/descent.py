@@ -35,7 +35,7 @@ from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
 from firefly.stages.commit import commit, list_models, make_grown, plan_commit
-from firefly.stages.losses import Loss, check_loss, measure_loss
+from firefly.stages.losses import Loss, check_loss, measure_loss, on_copies
 from firefly.stages.optimizer import check_optimizer, tell_missing
 from firefly.stages.scores import scaled
 from firefly.stages.selection import aim, make_ballot
@@ -112,7 +112,7 @@ def grow(
     check_options(loss=loss, budget=budget, anatomy=anatomy, **how)
     if optimizer is not None:
         check_optimizer(optimizer, model)
-    clock, line, example = Clock(), Line(progress), bring(example, model)
+    clock, line, example, loss = Clock(), Line(progress), bring(example, model), on_copies(loss)
     with whole(model, optimizer) as shards, undisturbed(model, seed, bystanders), ExitStack() as undo:
         # trace
         with together():

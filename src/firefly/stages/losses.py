@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from firefly.errors import FireflyError
 from firefly.ranks.talk import average
 from firefly.surgery.swap import clone_buffers, swapped
 
 Loss = Callable[[nn.Module, Any], Tensor]
+
+
+def on_copies(loss: Loss) -> Loss:
+    """The loss of a copy of the batch: each serves many times, and a loss may pop its labels or scale its images."""
+
+    def copied(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.clone()
+        if isinstance(part, MutableMapping):  # of a kind that torch does not know
+            own, part = part, copy(part)
+            part.update(tree_map(copied, dict(own)))
+        return part
+
+    return lambda model, batch: loss(model, tree_map(copied, batch))
 
 
 def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
