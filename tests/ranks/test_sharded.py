@@ -26,7 +26,8 @@ def shard(model: nn.Module) -> nn.Module:
 
     fully_shard(model[0], reshard_after_forward=False)
     fully_shard([model[4], model[7]])
-    return fully_shard(model)
+    fully_shard(model).set_modules_to_forward_prefetch([model[0]])
+    return model
 
 
 def train(model: nn.Module, optimizer: Any, batches: Any) -> None:
@@ -36,6 +37,15 @@ def train(model: nn.Module, optimizer: Any, batches: Any) -> None:
         nets.loss(model, batch).backward()
         optimizer.step()
     model.train()
+
+
+def wait(model: nn.Module, batch: Any) -> None:
+    """Gradients that come on top of those that there are, and that no rank shares yet."""
+    sync: Any = getattr(model, "set_requires_gradient_sync", lambda shared: None)
+    sync(False)
+    nets.loss(model.eval(), batch).backward()
+    model.train()
+    sync(True)
 
 
 def gather(value: Any) -> Any:
@@ -54,6 +64,7 @@ def run(model: nn.Module, batches: Any, held: Any) -> tuple[Any, ...]:
     same = all(a is b for a, b in zip(before, model.parameters()))
     for seed in (0, 1):
         train(model, optimizer, batches[2:4])
+        wait(model, batches[0])
         notes += grow(optimizer=optimizer, seed=seed, budget=firefly.Neurons(4)).notes
     waiting = [gather(p.grad) for p in model.parameters()]
     train(model, optimizer, batches[4:])
@@ -73,7 +84,9 @@ def run_sharded(rank: int) -> Any:
         (tuple(v.shape), tuple(v.to_local().shape)) for s in optimizer.state.values() for v in s.values() if v.ndim
     ]
     kept = [module._get_fsdp_state() for module in (model[0], model[4], model[7])]
-    settings = kept[0]._auto_reshard_after_forward, kept[1] is kept[2], type(model).__name__, type(model[1]).__name__
+    prefetched = model._get_fsdp_state()._states_to_forward_prefetch == [kept[0]]
+    names = type(model).__name__, type(model[1]).__name__
+    settings = kept[0]._auto_reshard_after_forward, kept[1] is kept[2], prefetched, *names
     hooks = [len(module._forward_pre_hooks) for module in model]
     return values, state, same, notes, local, settings, hooks
 
@@ -88,8 +101,33 @@ def test_a_sharded_model_grows_as_a_whole_one() -> None:
         assert other[2], "a preview leaves the very parameters where they were"
         assert len(other[3]) == 3 and "MB on this rank" in other[3][0]
         assert all(part[0] <= (size[0] + 1) // 2 for size, part in other[4])  # a rank holds its half, state included
-        assert other[5] == (False, True, "FSDPSequential", "BatchNorm1d")
+        assert other[5] == (False, True, True, "FSDPSequential", "BatchNorm1d")
         assert other[6] == [1, 0, 0, 0, 1, 0, 0, 1]
+
+
+class Scored(nn.Sequential):
+    def score(self, batch: Any) -> torch.Tensor:
+        return nets.loss(self, batch)
+
+
+def grow_by_method(rank: int) -> Any:
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    model = fully_shard(Scored(*nets.make_mlp()))
+    register_fsdp_forward_method(model, "score")
+    batches = [batch[rank] for batch in nets.make_parts(4, 2)]
+    growth = firefly.grow(model, score, batches, example=EXAMPLE, steps=5)
+    model.score(batches[0]).backward()
+    return growth.neurons, [p.grad.shape == p.shape for p in model.parameters()]
+
+
+def score(model: Any, batch: Any) -> torch.Tensor:
+    return model.score(batch)
+
+
+def test_methods_that_gather_as_a_forward_does_may_be_the_loss() -> None:
+    for neurons, follow in run_ranks(2, grow_by_method):
+        assert neurons > 0 and all(follow)
 
 
 def fail(rank: int) -> Any:

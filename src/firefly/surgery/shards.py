@@ -2,14 +2,14 @@
 
 A rank holds a slice of every parameter, and hooks gather them for a forward. `whole` puts the gathered parameters into
 the model and the hooks aside. If nothing has grown, all that was there comes back as it was. Else the modules are
-sharded anew, with the settings they had, and the optimiser follows; its state is gathered tensor by tensor, and only
-where something has grown (`gather_whole`).
+sharded anew (`resharding.py`), and the optimiser follows; its state is gathered tensor by tensor, and only where
+something has grown (`gather_whole`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,36 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from firefly.errors import FireflyError
-from firefly.ranks.talk import count_ranks, explained
+from firefly.ranks.talk import average, count_ranks, explained
 from firefly.surgery.guard import unbroken
+from firefly.surgery.resharding import Optimizer, Spot, Unit, rekey, shard_anew
 from firefly.surgery.swap import exchanged
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-COPIED = (  # what may have been set on a unit since it was made
-    "reduce_grads",
-    "all_reduce_grads",
-    "reshard_after_backward",
-    "gradient_divide_factor",
-    "force_sum_reduction_for_comms",
-    "unshard_in_backward",
-    "reduce_scatter_unused_params",
-)
-Optimizer = torch.optim.Optimizer
-Spot = tuple[nn.Module, str]  # where a parameter stands
-
-
-@dataclass(frozen=True, eq=False)
-class Unit:
-    """What one call of `fully_shard` took together."""
-
-    modules: tuple[nn.Module, ...]
-    state: Any
-
-    @property
-    def groups(self) -> list[Any]:
-        several = getattr(self.state, "_fsdp_param_groups", None)  # since torch 2.12 or so
-        found = [self.state._fsdp_param_group] if several is None else several
-        return [group for group in found if group is not None]
 
 
 @dataclass(eq=False)
@@ -78,7 +54,7 @@ def whole(model: nn.Module, optimizer: Optimizer | None = None) -> Iterator[Shar
         yield shards
         return
     shards.before = count_bytes(model, optimizer)
-    gathered = gather_parameters(model)
+    gathered = gather_parameters(model, shards.units)
     places = [(m._parameters, key, gathered[p]) for m, key, p in list_places(model) if p in gathered]
     apart = {name for name, p in model.named_parameters() if p not in gathered and p.numel()}
     grown: dict[Spot, nn.Parameter] = {}
@@ -164,122 +140,50 @@ def gather_whole(value: Any) -> Any:
         return value.full_tensor()
 
 
-def gather_parameters(model: nn.Module) -> dict[nn.Parameter, nn.Parameter]:
+def gather_parameters(model: nn.Module, units: list[Unit]) -> dict[nn.Parameter, nn.Parameter]:
     """For each parameter that is spread, the whole one, with its gradient."""
+    waiting = gather_waiting(units)
     found = {}
     for parameter in model.parameters():
         if hasattr(parameter, "full_tensor"):
             one = nn.Parameter(gather_whole(parameter.detach()), parameter.requires_grad)
-            one.grad = gather_whole(parameter.grad)
+            grad, more = gather_whole(parameter.grad), waiting.get(parameter)
+            one.grad = more if grad is None else grad if more is None else grad + more
             found[parameter] = one
     return found
 
 
+def gather_waiting(units: list[Unit]) -> dict[nn.Parameter, Tensor]:
+    """The mean of the gradients that each rank still has for itself (`set_requires_gradient_sync(False)`)."""
+    found = {}
+    for group in (group for unit in units for group in unit.groups):
+        factor = count_ranks() / (getattr(group, "gradient_divide_factor", None) or count_ranks())
+        for one in group.fsdp_params:
+            grad = one.unsharded_accumulated_grad
+            grad = getattr(getattr(one, "_unsharded_param", None), "grad", None) if grad is None else grad
+            if grad is not None:
+                found[one.sharded_param] = factor * grad.to(one.sharded_param.dtype)
+    average(found.values())
+    return found
+
+
 def set_aside(units: list[Unit]) -> list[tuple[Any, str, Any]]:
-    """The classes and hooks of modules that are not sharded."""
+    """The classes, hooks and methods of modules that are not sharded."""
     changes: list[tuple[Any, str, Any]] = []
-    for unit in units:
-        for module in unit.modules:
-            changes.append((module, "__class__", type(module).__mro__[2]))
-            for name in HOOKS:
-                hooks = getattr(module, name)
-                own = type(hooks)((key, hook) for key, hook in hooks.items() if not is_sharding(hook))
-                changes.append((vars(module), name, own))
+    for module in (module for unit in units for module in unit.modules):
+        changes.append((module, "__class__", type(module).__mro__[2]))
+        for name in HOOKS:
+            hooks = getattr(module, name)
+            own = type(hooks)((key, hook) for key, hook in hooks.items() if not is_sharding(hook))
+            changes.append((vars(module), name, own))
+        for name, method in vars(module).items():  # of register_fsdp_forward_method
+            if hasattr(method, "__wrapped__") and ".fsdp." in getattr(method, "__globals__", {}).get("__name__", ""):
+                changes.append((vars(module), name, method.__wrapped__))
     return changes
 
 
 def is_sharding(hook: Any) -> bool:
     return ".fsdp." in f"{getattr(hook, '__module__', '')}."
-
-
-def rekey(optimizer: Optimizer | None, successors: Mapping[Any, Any]) -> None:
-    """Give the optimiser other parameters for its own; what it remembers stays."""
-    if optimizer is None:
-        return
-    for group in optimizer.param_groups:
-        group["params"] = [successors.get(p, p) for p in group["params"]]
-    for old, new in successors.items():
-        if old in optimizer.state:
-            optimizer.state[new] = optimizer.state.pop(old)
-
-
-def shard_anew(
-    model: nn.Module,
-    units: list[Unit],
-    grown: Mapping[Spot, nn.Parameter],
-    apart: set[str],
-    optimizer: Optimizer | None,
-) -> None:
-    """Shard the model with these whole parameters as it was, but for those that stood apart; the optimiser follows."""
-    from torch.distributed.fsdp import fully_shard
-
-    for unit in units:
-        dissolve(unit)
-    for (module, key), parameter in grown.items():
-        module._parameters[key] = parameter
-    names = dict(model.named_parameters())
-    ignored = {p for name, p in names.items() if name in apart}
-    for unit in units:
-        how: dict[str, Any] = read_settings(unit) | ({"ignored_params": ignored} if ignored else {})
-        modules: Any = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
-        fully_shard(modules, **how)
-        made = Unit(unit.modules, unit.modules[0]._get_fsdp_state())  # type: ignore[operator]
-        for old, new in zip(unit.groups, made.groups):
-            for name in COPIED:
-                if hasattr(old, name):
-                    setattr(new, name, getattr(old, name))
-    successors = {names[name]: p for name, p in model.named_parameters()}
-    rekey(optimizer, successors)
-    for one, parameter in successors.items():
-        parameter.grad = spread_out(one.grad, parameter)
-        state = {} if optimizer is None else optimizer.state.get(parameter, {})
-        state.update({key: spread_out(value, parameter) for key, value in state.items()})
-
-
-def read_settings(unit: Unit) -> dict[str, Any]:
-    """What `fully_shard` was called with."""
-    group = unit.groups[0] if unit.groups else None
-    if group is None:
-        return {}
-    after, mesh = group.post_forward_mesh_info, group.mesh_info
-    reshard: Any = after is not None
-    if after is not None and after is not mesh and after.shard_mesh_size != mesh.shard_mesh_size:
-        reshard = after.shard_mesh_size
-    told = {"mesh": mesh.mesh, "mp_policy": group.mp_policy, "offload_policy": group.offload_policy}
-    return told | {"reshard_after_forward": None if unit.state._auto_reshard_after_forward else reshard}
-
-
-def dissolve(unit: Unit) -> None:
-    """Make ordinary modules of a unit's, for good."""
-    from torch.distributed import _composable_state
-    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
-
-    unit.state._pre_forward_hook_handle.remove()
-    unit.state._post_forward_hook_handle.remove()
-    for group in unit.groups:
-        for one in group.fsdp_params:
-            one._post_load_hook_handle.remove()
-        for when in ("save", "load"):
-            for handle in getattr(group, f"_module_to_pre_{when}_state_dict_hook_handle").values():
-                handle.remove()
-    for module in unit.modules:
-        module.__class__ = type(module).__mro__[2]
-        states = vars(module)[STATE_KEY]
-        for key in [key for key, state in states.items() if state is unit.state]:
-            del states[key]
-        vars(module)[REGISTRY_KEY].pop("fully_shard", None)
-        _composable_state._module_state_mapping.pop(module, None)
-
-
-def spread_out(value: Any, parameter: Any) -> Any:
-    """A whole tensor of the optimiser's state, spread as its parameter is."""
-    from torch.distributed.tensor import distribute_tensor
-
-    if not isinstance(value, Tensor) or hasattr(value, "full_tensor") or not hasattr(parameter, "full_tensor"):
-        return value
-    if not value.ndim or value.shape != parameter.shape:
-        return value
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
 def count_bytes(model: nn.Module, optimizer: Optimizer | None) -> int:
