@@ -144,8 +144,6 @@ def test_both_readings_of_a_quarter() -> None:
     [
         ("neuron", {"sep": 1, "dil": 1}),  # the two best, wherever they are
         ("operation", {"dil": 2}),  # the better operation, whole
-        ("parameter", {"sep": 1, "dil": 1}),
-        ("flop", {"sep": 1, "dil": 1}),
     ],
 )
 def test_what_candidates_are_ranked_by(anatomy: firefly.Anatomy, worth: str, picks: dict[str, int]) -> None:
@@ -157,6 +155,16 @@ def test_what_candidates_are_ranked_by(anatomy: firefly.Anatomy, worth: str, pic
     chosen = choose(ballot, worth, gains)
     assert {name.split(".")[-1][:3]: len(slots) for name, slots in chosen.slots.items()} == picks
     assert gains == {f"{base}.sep_conv_3x3": 3.0, f"{base}.dil_conv_3x3": 3.9}
+
+
+def test_a_channel_costs_the_same_in_all_operations_of_a_cell(anatomy: firefly.Anatomy) -> None:
+    """So a ranking per parameter or per FLOP is the ranking by gain."""
+    sizes = anatomy.sizes()
+    names = [name for name in sizes if name.count(".") == 6 and ".operations." in name]
+    for cell in range(5):
+        mine = [name for name in names if name.startswith(f"cells.{cell}.")]
+        more = [{**sizes, name: sizes[name] + 1} for name in mine]
+        assert len(mine) >= 4 and len({(anatomy.parameters(one), anatomy.flops(one)) for one in more}) == 1
 
 
 def test_asleep_operations_wake_up() -> None:

@@ -15,7 +15,7 @@ from firefly.anatomy.widths import Anatomy
 from firefly.method import Method
 from firefly.nas.plan import Plan
 from firefly.nas.template import Template, list_operations
-from firefly.stages.budget import Budget, Flops, Neurons, Parameters
+from firefly.stages.budget import Budget, Neurons
 from firefly.stages.selection import Ballot, Chosen, select
 from firefly.surgery.swap import exchanged
 from firefly.training.resident import Batches, Resident, draw
@@ -134,8 +134,4 @@ def weigh(ballot: Ballot, name: str, worth: str, totals: dict[str, float]) -> Te
     key = ballot.keys[name]
     if worth == "neuron":
         return key
-    if worth == "operation":  # all of it together, its best candidates first
-        return torch.full_like(key, totals[name]) + 1e-3 * key
-    limit = (Parameters if worth == "parameter" else Flops)(1).limits(ballot.anatomy, [name])[0].of([name])
-    sizes = ballot.anatomy.sizes()
-    return key / max(limit.cost({**sizes, name: sizes[name] + 1}) - limit.cost(sizes), 1e-30)
+    return torch.full_like(key, totals[name]) + 1e-3 * key  # all of it together, its best candidates first

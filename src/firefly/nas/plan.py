@@ -11,7 +11,7 @@ from firefly.nas.template import CHANNELS, START
 
 CHOICES = {
     "share_of": ("candidates", "neurons"),
-    "worth": ("neuron", "operation", "parameter", "flop"),
+    "worth": ("neuron", "operation"),
     "decide": ("width", "gain"),
 }
 
@@ -27,8 +27,8 @@ class Plan:
     - `anneal`: the learning rate falls to 0 before every growth, and not only before the end: what a growth finds is
       then no remedy for the noise of large steps, which every operation can give (`benchmarks/nas_probe.py`).
     - `keep`: this share is kept, of the candidates or of the neurons there are (`share_of`): the paper says "25 %".
-    - `worth`: by what candidates are ranked: the gain of each "neuron" (the paper), the same per "parameter" or per
-      "flop" that it costs, or the gain of its whole "operation", so that an operation is taken as one.
+    - `worth`: by what candidates are ranked: the gain of each "neuron" (the paper), or that of its whole "operation",
+      so that it is taken as one. Per parameter or FLOP is no other ranking: a channel costs the same in all of a cell.
     - `unseen`: gains are measured on images that step one has not seen, `score_on` batches of four times the size.
     - `split`, `fresh`: ε of a split and of a new neuron; `rate`: the learning rate of step one.
     - `decide`: the operation with the largest "width" wins its edge (the paper), or that with the largest "gain".
