@@ -31,7 +31,6 @@ from firefly.nas.plan import Plan
 from firefly.nas.searching import make_loss
 from firefly.nas.template import Template, list_operations
 from firefly.nas.winners import Edge, Rival, read_path
-from firefly.stages.budget import Flops, Parameters
 from firefly.stages.selection import Ballot, Chosen, select
 from firefly.training import fit
 from firefly.training.resident import upload
@@ -44,8 +43,17 @@ WAYS: dict[str, dict[str, Any]] = {  # how the template was trained; how long ea
     "asleep": {"epochs": 5, "anneal": True, "asleep": True, "step_one": [1]},
     "hardly trained": {"epochs": 1, "anneal": True, "asleep": False, "step_one": [1]},
     "constant rate": {"epochs": 5, "anneal": False, "asleep": False, "step_one": [1]},
+    **{
+        f"annealed, {name}": {"epochs": 5, "anneal": True, "asleep": False, "step_one": [1], "plan": plan}
+        for name, plan in {
+            "scored on 8 batches": {"score_on": 8},
+            "a larger rate": {"score_on": 8, "rate": 0.2},
+            "larger new neurons": {"score_on": 8, "fresh": 0.3},
+            "both": {"score_on": 8, "rate": 0.2, "fresh": 0.3},
+        }.items()
+    },
 }
-WORTHS = ("neuron", "operation", "parameter", "flop")
+WORTHS = ("neuron", "operation")
 Row = dict[str, Any]
 CPU = torch.device("cpu")
 
@@ -67,15 +75,16 @@ def train(how: dict[str, Any], images: Images, seed: int) -> Template:
     return model
 
 
-def score(model: Template, anatomy: Anatomy, growing: Images, step_one: int, seed: int) -> Row:
+def score(model: Template, anatomy: Anatomy, growing: Images, how: Row, step_one: int, seed: int) -> Row:
     """The gain of every candidate of every operation, from one step one."""
     told: Row = {}
+    plan = replace(PLAN, **how.get("plan", {}))
 
     def listen(ballot: Ballot) -> Chosen:
         told["gains"] = {name: [float(f"{one:.3g}") for one in gain.tolist()] for name, gain in ballot.gains.items()}
         return select(ballot)
 
-    looks = draw_looks(upload(growing, CPU), PLAN, seed, 0)
+    looks = draw_looks(upload(growing, CPU), plan, seed, 0)
     growth = firefly.grow(
         model,
         make_loss(CPU),
@@ -83,10 +92,10 @@ def score(model: Template, anatomy: Anatomy, growing: Images, step_one: int, see
         held=looks.held,
         example=looks.batches[0][0][:4],
         anatomy=anatomy,
-        neighborhood=[firefly.Split(PLAN.split), firefly.New(2, epsilon=PLAN.fresh)],
+        neighborhood=[firefly.Split(plan.split), firefly.New(2, epsilon=plan.fresh)],
         widths=[path for path, _, _ in list_operations(model)],
         steps=step_one * len(looks.batches),
-        lr=PLAN.rate,
+        lr=plan.rate,
         evaluate_on=len(looks.held),
         seed=seed,
         method=Method(select=listen),
@@ -94,17 +103,6 @@ def score(model: Template, anatomy: Anatomy, growing: Images, step_one: int, see
     )
     told["losses"] = [round(one, 4) for one in (growth.loss_before, growth.loss_overgrown)]
     return told | {"step_one": step_one, "shortened": growth.shortened}
-
-
-def weigh(anatomy: Anatomy) -> dict[str, dict[str, float]]:
-    """What one more channel of each operation costs."""
-    sizes, found = anatomy.sizes(), {}
-    for name in sizes:
-        if ".operations." in name and name.count(".") == 6:
-            more = {**sizes, name: sizes[name] + 1}
-            limits = {kind.__name__: kind(1).limits(anatomy, [name])[0].of([name]) for kind in (Parameters, Flops)}
-            found[name] = {kind: limit.cost(more) - limit.cost(sizes) for kind, limit in limits.items()}
-    return found
 
 
 def measure(ways: Sequence[str], seeds: int, out: Path | None, say: Callable[[str], None]) -> None:
@@ -115,11 +113,10 @@ def measure(ways: Sequence[str], seeds: int, out: Path | None, say: Callable[[st
             start = time.process_time()
             model = train(how, fitting, seed)
             anatomy = anatomy or trace_plain(model, upload(growing, CPU).images[:2].permute(0, 3, 1, 2).float())
-            costs = weigh(anatomy)
             for step_one, again in product(how["step_one"], range(2)):
                 row = {"benchmark": "nas_noise", "way": way, "weights": seed, "again": again}
-                row |= score(model, anatomy, growing, step_one, 100 * again + seed)
-                row |= {"costs": costs, "config": how, "device": "cpu"}
+                row |= score(model, anatomy, growing, how, step_one, 100 * again + seed)
+                row |= {"config": how, "device": "cpu"}
                 if out:
                     append(out, row)
             say(f"{way}, weights {seed}: {row['losses']}, {time.process_time() - start:.0f} s")
@@ -133,10 +130,8 @@ def list_rivals(row: Row, worth: str) -> dict[Edge, list[Rival]]:
     keys: dict[int, list[tuple[float, str]]] = {}
     totals = {path: sum(max(0.0, gain) for gain in gains) for path, gains in row["gains"].items()}
     for path, gains in row["gains"].items():
-        price = {"parameter": "Parameters", "flop": "Flops"}.get(worth)
-        cost = row["costs"][path][price] if price else 1.0
         base = totals[path] if worth == "operation" else 0.0
-        ranked = [((1e-3 * gain if base else gain) / cost + base, path) for gain in gains if gain > 0]
+        ranked = [((1e-3 * gain if base else gain) + base, path) for gain in gains if gain > 0]
         keys.setdefault(read_path(path).cell, []).extend(ranked)
     counts = Counter[str]()
     for cell, ranked in keys.items():

@@ -7,12 +7,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import torch
-from nas_noise import compare, list_rivals, tabulate, weigh
+from nas_noise import compare, list_rivals, tabulate
 
-import firefly
 from firefly.nas.operations import SEARCHED
-from firefly.nas.template import Template, list_operations
 
 EDGES = [(cell, node, source) for cell in range(5) for node in range(2) for source in range(2 + node)]
 PATHS = [f"cells.{c}.nodes.{n}.{s}.operations.{name}" for c, n, s in EDGES for name in SEARCHED]
@@ -24,9 +21,8 @@ def make_row(weights: int, again: int, seed: int) -> dict[str, Any]:
     best = {edge: dice.choice(sorted(SEARCHED)) for edge in EDGES}
     gains = {path: [1e-3 + 1e-6 * again] * 4 for path in PATHS}
     gains |= {f"cells.{c}.nodes.{n}.{s}.operations.{best[c, n, s]}": [1.0] * 4 for c, n, s in EDGES}
-    costs = {path: {"Parameters": 1.0, "Flops": 1.0} for path in PATHS}
     row = {"way": "w", "step_one": 1, "weights": weights, "again": again, "config": {"asleep": False}}
-    return row | {"gains": gains, "costs": costs}
+    return row | {"gains": gains}
 
 
 def test_weights_that_decide_are_told_from_noise() -> None:
@@ -37,7 +33,7 @@ def test_weights_that_decide_are_told_from_noise() -> None:
         assert same == 1 and widths > 0.99 and abs(other) < 0.3
         same, _, other, _ = compare(noise, "neuron", decide)
         assert abs(same) < 0.5 and abs(other) < 0.3
-    assert [len(line) for line in tabulate(decided)] == [7] * 5
+    assert [len(line) for line in tabulate(decided)] == [7] * 3
 
 
 def test_a_quarter_of_each_cell_is_kept() -> None:
@@ -47,10 +43,3 @@ def test_a_quarter_of_each_cell_is_kept() -> None:
         for cell in range(5)
     }
     assert grown == dict.fromkeys(range(5), 5 * 4 * 4 // 4)
-
-
-def test_every_operation_has_a_price() -> None:
-    model = Template((4,) * 5, (2,) * 5, 10, 1, 1)
-    costs = weigh(firefly.trace(model, torch.zeros(2, 1, 14, 14)))
-    assert set(costs) == {path for path, _, _ in list_operations(model)}
-    assert all(one["Parameters"] > 0 and one["Flops"] > 0 for one in costs.values())
