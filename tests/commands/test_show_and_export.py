@@ -11,7 +11,7 @@ from torch import nn
 import firefly
 from firefly.checkpoint.archive import read
 from firefly.cli import main
-from firefly.commands import export
+from firefly.commands import export, loaders
 from firefly.errors import FireflyError
 
 CODE = """
@@ -154,6 +154,54 @@ def test_an_input_that_the_model_ignores_does_not_shift_the_others(tmp_path: Pat
 
     call = (torch.randn(2, 3), torch.randn(2, 3), torch.randn(2, 3))
     assert export.export(Ignores(), call, "onnx", tmp_path / "model.onnx") == (0.0, "any size")
+
+
+MASKED = """
+import torch
+from torch import nn
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up, self.down = nn.Embedding(9, 4), nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, words, mask, labels=None):
+        x = self.words(words)
+        scores = (x @ x.mT).masked_fill(mask[:, None] == 0, -torch.inf)
+        answers = self.down(torch.relu(self.up((scores.softmax(-1) @ x).mean(1))))
+        loss = None if labels is None else nn.functional.cross_entropy(answers, labels)
+        return {"answers": answers} | ({} if loss is None else {"loss": loss})
+
+
+def make_batches():
+    words = torch.randint(1, 9, (6, 5), generator=torch.Generator().manual_seed(0))
+    return [{"words": words, "mask": torch.ones(6, 5).long(), "labels": torch.arange(6) % 2}]
+"""
+
+
+def test_the_inputs_it_is_tried_with_are_such_as_the_batches_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mask of zeros hides all words: there are no answers to compare."""
+    (tmp_path / "masked_here.py").write_text(MASKED)
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "grow",
+        "masked_here:Masked",
+        "--data",
+        "masked_here:make_batches",
+        "--loss",
+        "own",
+        "--budget",
+        "neurons=1",
+    ]
+    assert main([*words, "--every", "1", "--epochs", "2", "--steps", "2", "--out", "run", "--quiet"]) == 0
+    assert main(["export", "run", "--to", "torch"]) == 0
+    assert "differ from the model's by at most" in capsys.readouterr().out
+    recipe = json.loads((tmp_path / "run" / "fit.json").read_text())["recipe"]
+    example = loaders.make_example(recipe["example"], recipe["ranges"])
+    assert example["mask"].min() == 1 and 1 <= example["words"].min() < example["words"].max() <= 8
 
 
 def test_keyword_inputs_and_a_batch_that_cannot_change(tmp_path: Path) -> None:

@@ -56,9 +56,10 @@ def run(args: Namespace) -> None:
     if not path.parent.is_dir() or path.is_dir():
         why = f"there is no folder {path.parent}" if not path.is_dir() else "that is a folder: name a file in it"
         raise FireflyError(f"--out {path}: {why}")
+    example = make_example(described, None if args.shape else found.recipe.get("ranges"))
     with present_folder():
         model = load_model(found, args.model)
-        worst, batches = export(model, leave_training(model, make_example(described)), args.to, path)
+        worst, batches = export(model, leave_training(model, example), args.to, path)
     where = "onnxruntime" if args.to == "onnx" else "torch.export"
     print(f"{path}: {path.stat().st_size:,} bytes, {found.parameters:,} parameters, for batches of {batches}")
     print(f"its answers in {where} differ from the model's by at most {worst:.2g} of the largest")

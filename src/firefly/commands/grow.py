@@ -16,7 +16,7 @@ from firefly.anatomy.widths import pick_widths
 from firefly.commands import arguments, journal
 from firefly.commands.addresses import make_model, present_folder
 from firefly.commands.arguments import LOSSES, choose_kinds, make_optimizer, read_budget, read_loss
-from firefly.commands.loaders import begin_epoch, blamed_on, count_steps, describe_example, make_loaders
+from firefly.commands.loaders import begin_epoch, blamed_on, count_steps, describe_example, list_ranges, make_loaders
 from firefly.commands.loop import Work, answer, train
 from firefly.depth import deepen
 from firefly.descent import Firefly
@@ -110,6 +110,7 @@ def work_on(args: Namespace) -> None:
     with present_folder():
         work = prepare(args)
         told |= {"batches": count_steps(work.loaders.train), "example": describe_example(work.loaders.example)}
+        told["ranges"] = list_ranges(work.loaders.example)
         group = work.optimizer.param_groups[0]
         told |= {"lr": float(group["lr"]), "weight_decay": group.get("weight_decay")}
         told |= {"command": "grow", "device": str(find_device(args.device)), "flops": work.grower.anatomy.flops()}

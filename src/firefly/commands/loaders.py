@@ -162,31 +162,38 @@ def count_steps(loader: Any) -> int | None:
 
 def describe_example(example: Any) -> list[Any]:
     """Shapes and types of what forward takes, for the folder of a run: [[name or place, shape, type], ...]."""
+    return [[key, list(one.shape), str(one.dtype).removeprefix("torch.")] for key, one in name_tensors(example)]
+
+
+def list_ranges(example: Any) -> dict[str, list[int]]:
+    """The smallest and the largest of what is counted: numbers of tokens, masks. {name or place: [low, high]}."""
+    real = [(key, one) for key, one in name_tensors(example) if not one.is_complex() and one.numel()]
+    counted = [(key, one) for key, one in real if not one.is_floating_point()]
+    return {str(key): [int(one.long().min()), int(one.long().max())] for key, one in counted}
+
+
+def name_tensors(example: Any) -> list[tuple[Any, Tensor]]:
+    """The tensors of an example, by name, or by place where they have none."""
     named = example.items() if isinstance(example, Mapping) else enumerate(as_tuple(example))
-    return [[key, list(one.shape), str(one.dtype).removeprefix("torch.")] for key, one in named if is_tensor(one)]
+    return [(key, one) for key, one in named if isinstance(one, Tensor)]
 
 
-def make_example(described: Iterable[Any]) -> Any:
-    """An example of those shapes: a tuple, or a dict; numbers at random, whole ones 0."""
-    made = {key: draw(shape, getattr(torch, kind)) for key, shape, kind in described}
+def make_example(described: Iterable[Any], ranges: Mapping[str, list[int]] | None = None) -> Any:
+    """An example of those shapes: a tuple, or a dict; numbers at random, whole ones within their range, or 0."""
+    among = ranges or {}
+    made = {key: draw(shape, getattr(torch, kind), *among.get(str(key), (0, 0))) for key, shape, kind in described}
     return made if any(isinstance(key, str) for key in made) else tuple(made.values())
 
 
-def draw(shape: list[int], dtype: torch.dtype) -> Tensor:
+def draw(shape: list[int], dtype: torch.dtype, low: int = 0, high: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return (
-        torch.randn(shape, generator=generator).to(dtype)
-        if dtype.is_floating_point
-        else torch.zeros(shape, dtype=dtype)
-    )
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randint(low, min(high, 2**62) + 1, shape, generator=generator).to(dtype)
 
 
 def as_tuple(example: Any) -> tuple[Any, ...]:
     return tuple(example) if isinstance(example, (tuple, list)) else (example,)
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
 
 
 def read_batches(loader: Iterable[Any]) -> Iterator[Any]:

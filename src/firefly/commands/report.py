@@ -9,7 +9,7 @@ from firefly.commands.runs import Json, Run, open_run
 from firefly.errors import FireflyError
 from firefly.report.runs import write_runs
 
-HIDDEN = ("command", "example", "batches", "flops", "images")  # of the recipe, which the page does not tell
+HIDDEN = ("command", "example", "ranges", "batches", "flops", "images")  # of the recipe, which the page does not tell
 
 
 def report_runs(folders: Sequence[Path], path: Path | None) -> Path:
