@@ -1,12 +1,15 @@
-# Two commands do everything: `make demo` and `make test`. The first run makes .venv and installs the package into it.
+# Two commands do everything: `make demo` and `make test`. The first run makes .venv and installs the package into it;
+# what the tests need comes with the first that needs it.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 LINKS  := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
+INSTALL = $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) \
+          -c constraints.txt
 
 .PHONY: demo test slow mutants tables check docs format clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.demo
 	$(BIN)/firefly demo
 
 test: $(VENV)/.installed
@@ -30,11 +33,14 @@ docs: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(if $(LINKS),--find-links $(LINKS)) \
-	    -c constraints.txt -e '.[test,check]'
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.demo
+	$(INSTALL) -e '.[test,check]'
 	touch $@
 
 clean:
