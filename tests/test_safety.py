@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import random
 import signal
 import sys
 from collections import UserDict, defaultdict
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -358,6 +360,22 @@ def test_batches_of_every_kind_give_the_same_growth() -> None:
     kinds: list[Any] = [entry.batches(), tuple(entry.batches()), generate(), iter(entry.batches()), Loader()]
     growths = [grow(entry.make(), entry, batches=batches, steps=9).to_dict() | {"seconds": 0} for batches in kinds]
     assert all(growth == growths[0] for growth in growths)
+
+
+def test_chance_in_the_loss_is_repeated_and_left_alone_whosever_it_is() -> None:
+    """As a mixup draws it: by NumPy or by Python."""
+    entry = ZOO["mlp"]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        share = numpy.random.beta(1, 1) * random.random()  # noqa: NPY002
+        return share * entry.loss(model, batch) + (1 - share) * model(*batch[0]).abs().mean()
+
+    def state() -> Any:
+        return random.getstate(), numpy.random.get_state()[1].tolist()  # noqa: NPY002
+
+    before = state()
+    first, second = (grow(entry.make(), entry, loss=loss, steps=9).to_dict() | {"seconds": 0} for _ in range(2))
+    assert first == second and state() == before
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])

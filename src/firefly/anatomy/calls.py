@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from firefly.anatomy.examples import as_calls, tensors_in
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.guard import interruptible, unbroken
+from firefly.surgery.quiet import chance_kept
 from firefly.surgery.residual import NAME, is_free
 from firefly.surgery.swap import clone_buffers, swapped, switched
 
@@ -80,11 +81,10 @@ def _watch_one(model: nn.Module, example: Any) -> dict[str, Call]:
 
         return hook
 
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     try:
         with (
             interruptible(),
-            torch.random.fork_rng(devices=devices),
+            chance_kept(model),
             torch.enable_grad(),
             switched(model.modules(), False),
             swapped(model, clone_buffers(model)),

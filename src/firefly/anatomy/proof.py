@@ -25,6 +25,7 @@ from firefly.anatomy.graph import Flow
 from firefly.anatomy.mirrors import Mirrors, find_companions, make_search
 from firefly.anatomy.widths import Anatomy, pinned
 from firefly.errors import first_line
+from firefly.surgery.quiet import reseed
 from firefly.surgery.swap import clone_buffers, find_tensor, renew, swapped, switched
 from firefly.tensors import Roster, carry, double, make_plan
 
@@ -172,7 +173,7 @@ class Sample:
             own = {name: renew(find_tensor(self.model, name), tensor) for name, tensor in own.items()}
         mode = switched(self.model.modules(), self.training)
         with torch.set_grad_enabled(self.training), _full_precision(self.model), mode:
-            torch.manual_seed(0)
+            reseed(0)
             with swapped(self.model, own, sizes), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 tensors = run_examples(self.model, self.examples)

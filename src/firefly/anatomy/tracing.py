@@ -27,6 +27,7 @@ from firefly.anatomy.widths import Anatomy, Runs, Width
 from firefly.errors import FireflyError
 from firefly.ranks.wrap import bare
 from firefly.surgery.norms import unsynced
+from firefly.surgery.quiet import chance_kept
 from firefly.surgery.residual import Residual, awake, find_dormant
 from firefly.surgery.shards import whole
 from firefly.surgery.swap import find_tensor
@@ -66,8 +67,7 @@ def _trace_whole(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
 
 
 def _trace(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
+    with chance_kept(model):
         programs = export(model, calls)
         tensors = [leaf for leaf in tree_leaves((calls[0].args, calls[0].kwargs)) if isinstance(leaf, Tensor)]
         batch = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 1)

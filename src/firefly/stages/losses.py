@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from firefly.errors import FireflyError
 from firefly.ranks.talk import average
+from firefly.surgery.quiet import reseed
 from firefly.surgery.swap import clone_buffers, swapped
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -79,7 +80,7 @@ def measure_loss(
     sizes: Iterable[tuple[str, str, int]] = (),
 ) -> float:
     """The mean loss of the model, or of it with grown tensors; buffers are written to copies."""
-    torch.manual_seed(seed)
+    reseed(seed)
     copies = clone_buffers(model)
     with swapped(model, {**copies, **{n: t.clone() for n, t in (tensors or {}).items()}}, sizes):
         value = mean_loss(loss, model, held)

@@ -16,6 +16,7 @@ from firefly.stages.commit import Plans, make_grown
 from firefly.stages.losses import Loss, mean_loss, measure_loss
 from firefly.stages.scores import scaled
 from firefly.surgery.norms import adopt_statistics, average_statistics
+from firefly.surgery.quiet import reseed
 from firefly.surgery.swap import clone_buffers, swapped, switched
 
 FACTORS = [0.5**halvings for halvings in range(12)]  # of the step that are tried
@@ -26,7 +27,7 @@ def shorten(over: OverGrown, loss: Loss, held: list[Any], limit: float, seed: in
     whole = over.epsilon
     for factor in FACTORS:
         over.epsilon = scaled(whole, factor)
-        torch.manual_seed(seed)
+        reseed(seed)
         with over.attached():
             value = mean_loss(loss, over.model, held)
         if value < limit:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -37,6 +39,26 @@ class WithoutDropout(TorchFunctionMode):
 
 
 @contextmanager
+def chance_kept(model: nn.Module) -> Iterator[None]:
+    """Torch, Python and NumPy go on drawing afterwards as if nothing had been drawn inside."""
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    states = random.getstate(), numpy.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            numpy.random.set_state(states[1])  # noqa: NPY002
+
+
+def reseed(seed: int) -> None:
+    """The same chance for every network that is measured, wherever a loss gets its random numbers."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)  # noqa: NPY002
+
+
+@contextmanager
 def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = ()) -> Iterator[None]:
     """Random state, gradients, and the buffers of bystanders are as before afterwards; dropout is off inside.
 
@@ -47,13 +69,12 @@ def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = (
         raise FireflyError(f"bystanders holds {wrong[0]!r:.60}: give a list of modules, bystanders=[discriminator]")
     gradients = [(p, p.grad) for p in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for module in bystanders for buffer in module.buffers()]
-    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     with interruptible(), ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(chance_kept(model))
         if model.training:
             stack.enter_context(WithoutDropout())
         stack.enter_context(torch.enable_grad())
-        torch.manual_seed(seed)
+        reseed(seed)
         try:
             yield
         finally:
