@@ -1,9 +1,6 @@
 """The README's code runs, and what it and the pages of docs/ link to is there."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,18 +45,6 @@ def test_every_page_stands_once_in_the_contents() -> None:
     named = re.findall(r"([\w/-]+\.md)$", contents, re.M)
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in PAGES]
     assert sorted(named) == sorted([*pages, "index.md", "CHANGELOG.md"])
-
-
-def test_the_site_builds_without_a_warning_and_asks_nobody(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
-    pytest.importorskip("mkdocstrings")
-    build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for path in tmp_path.rglob("*.html"):
-        asked = re.findall(r"<(?:script|link|img)[^>]*?(?:src|href)=\"?((?:https?:)?//[^\"> ]+)", path.read_text())
-        assert not asked, (path.name, asked)
 
 
 def test_the_page_of_the_api_has_every_public_name() -> None:
