@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tables_continual
+import tables_nas
 import tables_other
 import tables_pays
 import tables_ranks
@@ -24,7 +25,7 @@ import tables_wider
 import tables_zoo
 
 ROOT = Path(__file__).parents[1]
-ROOMS = (tables_wider, tables_pays, tables_other, tables_continual, tables_zoo, tables_ranks)
+ROOMS = (tables_wider, tables_pays, tables_other, tables_continual, tables_nas, tables_zoo, tables_ranks)
 PIECES: dict[str, Callable[..., str]] = {name: piece for room in ROOMS for name, piece in room.PIECES.items()}
 MARK = re.compile(r"(<!-- table: ([^>]*?) -->)(.*?)(<!-- /table -->)", re.DOTALL)
 
