@@ -371,7 +371,8 @@ def test_chance_in_the_loss_is_repeated_and_left_alone_whosever_it_is() -> None:
         return share * entry.loss(model, batch) + (1 - share) * model(*batch[0]).abs().mean()
 
     def state() -> Any:
-        return random.getstate(), numpy.random.get_state()[1].tolist()  # noqa: NPY002
+        _, key, place, *_ = numpy.random.get_state()  # noqa: NPY002
+        return random.getstate(), key.tolist(), place
 
     growths = []
     for _ in range(2):
