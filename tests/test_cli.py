@@ -162,3 +162,11 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_the_module_runs() -> None:
     done = subprocess.run([sys.executable, "-m", "firefly", "--version"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and firefly.__version__ in done.stdout
+
+
+def test_letters_that_a_terminal_lacks_are_no_error() -> None:
+    """An old one knows no Greek: θ in a help, ± in a table."""
+    command = [sys.executable, "-m", "firefly", "reproduce", "toy", "--help"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "?" in done.stdout and done.stderr == ""

@@ -10,6 +10,7 @@ import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ Each has its own help: firefly grow --help. Exit codes: 0 done, 2 something in t
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that a terminal lacks, such as ±, ends nothing
     args = make_parser().parse_args(argv)
     if find_launched() and not hasattr(args, "joins"):
         return 0  # of the processes of torchrun the first one is enough
