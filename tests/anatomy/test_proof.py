@@ -157,6 +157,26 @@ def test_what_is_offered_is_proven_together() -> None:
     assert all("too many" in (width.pinned or "") for width in anatomy if width.name in ("layers.4", "layers.5"))
 
 
+class Multiple(nn.Module):
+    """Each hidden width must be a multiple of the same number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.layers, self.read = (nn.ModuleList(nn.Linear(*sizes) for _ in range(20)) for sizes in ((8, 6), (6, 8)))
+        self.number = number
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = [torch.relu(layer(x)) for layer in self.layers]
+        if any(h.shape[1] % self.number for h in hidden):
+            raise ValueError("no multiple")
+        return sum(read(h) for read, h in zip(self.read, hidden))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_width_that_takes_several_neurons_at_once_only_is_pinned(number: int) -> None:
+    assert not firefly.trace(Multiple(number), X).growable()
+
+
 class Halves(nn.Module):
     """Two parts of equal size; the size of the first is written down."""
 

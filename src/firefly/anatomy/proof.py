@@ -29,6 +29,10 @@ from firefly.surgery.quiet import reseed
 from firefly.surgery.swap import clone_buffers, find_tensor, renew, swapped, switched
 from firefly.tensors import Roster, carry, double, make_plan
 
+# How many neurons of each width in turn are doubled: unequal numbers, so that widths which must stay equal show it; once
+# odd ones and once powers of two, so that a width which takes only several more at once, such as two, shows that
+ODD, POWERS = (1, 3, 5, 7), (1, 2, 4)
+
 
 def prove(model: nn.Module, examples: Examples, flow: Flow, anatomy: Anatomy) -> Anatomy:
     """Run the model with a neuron of each width doubled; pin the widths for which it then breaks or changes."""
@@ -38,8 +42,8 @@ def prove(model: nn.Module, examples: Examples, flow: Flow, anatomy: Anatomy) ->
     if any(_single(tensor) is not tensor for tensor in model.parameters()):
         examples = map_examples(_single, examples)
     # dead or equal neurons would hide a wrong growth: once with the model's own weights and some noise, once at random
-    samples = [Sample(model, examples, anatomy, *how) for how in ((_shake, 1), (_redraw, 3))]
-    training = Sample(model, examples, anatomy, _keep, 1, training=True)
+    samples = [Sample(model, examples, anatomy, *how) for how in ((_shake, ODD), (_redraw, POWERS))]
+    training = Sample(model, examples, anatomy, _keep, ODD, training=True)
     search = make_search(flow, anatomy)
     proven: dict[str, Mirrors] = {}
     broken: dict[str, str] = {}
@@ -107,7 +111,7 @@ class Sample:
     examples: Examples
     anatomy: Anatomy
     draw: Callable[[str, Tensor, torch.Generator], Tensor]
-    step: int
+    counts: tuple[int, ...]
     training: bool = False
 
     def attempt(self, anatomy: Anatomy, names: list[str]) -> str | None:
@@ -144,10 +148,10 @@ class Sample:
 
     @cached_property
     def rosters(self) -> dict[str, Roster]:
-        """Unequal numbers of doubled neurons, so that widths which must stay equal show it."""
+        """How many neurons of each width are doubled."""
         sizes, device = self.anatomy.sizes(), next(self.model.parameters()).device
         names = [width.name for width in self.anatomy.growable()]
-        return {name: _doubled(sizes[name], 1 + k // self.step % 3, device) for k, name in enumerate(names)}
+        return {name: _doubled(sizes[name], self.counts[k % len(self.counts)], device) for k, name in enumerate(names)}
 
     @cached_property
     def before(self) -> tuple[list[Tensor], dict[str, str]]:
