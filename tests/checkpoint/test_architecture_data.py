@@ -106,6 +106,13 @@ def test_ties_and_marks_stay_and_private_sizes_follow() -> None:
     assert (small.hidden, small.sizes, small.shape, small._hidden) == (9, [4, 9, 3], (9, 3), 9)
 
 
+def test_the_layout_of_the_weights_stays() -> None:
+    model, fresh = (ZOO["resnet"].make().to(memory_format=torch.channels_last) for _ in range(2))
+    grow_blindly(model, ZOO["resnet"])
+    firefly.rebuild(fresh, firefly.architecture(model)).load_state_dict(model.state_dict())
+    assert [p.stride() for p in fresh.parameters()] == [p.stride() for p in model.parameters()]
+
+
 def test_another_head_is_left_as_it_is_unless_strict() -> None:
     def make(hidden: int, classes: int, **more: nn.Module) -> Any:
         return nn.ModuleDict({"body": Mlp(hidden), "head": nn.Linear(3, classes), **more})
@@ -124,6 +131,7 @@ def test_another_head_is_left_as_it_is_unless_strict() -> None:
         (lambda a: a["shapes"].pop("fc1.weight"), "none of the model's tensors: fc1.weight"),
         (lambda a: a["shapes"].update({"fc1.weight": [4, 4]}), "smaller"),
         (lambda a: a["shapes"].update({"fc1.weight": [9, 4, 1]}), "fc1.weight"),
+        (lambda a: a["shapes"].update({"fc1.weight": [9, 2**31 - 1], "fc1.bias": [2**31 - 1]}), "no growth explains"),
         (lambda a: a["shapes"].update({"fc1.weight": [9, -4]}), "fc1.weight"),
         (lambda a: a["attributes"]["fc1"].update(in_features=8), "in_features=8"),
         (lambda a: a["ties"].update({"fc2.bias": "fc1.bias"}), "ties"),

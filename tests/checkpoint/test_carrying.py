@@ -59,6 +59,14 @@ def test_checkpoints_of_our_own_take_such_a_model(tmp_path):
     assert same(run(firefly.load(tmp_path, ENTRY.make()), ENTRY.example()), run(model, ENTRY.example()))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_state_may_be_of_another_type(dtype):
+    model, _ = make_grown()
+    fresh = firefly.carry_architecture(ENTRY.make()).to(dtype)
+    fresh.load_state_dict({name: tensor.to(dtype) for name, tensor in model.state_dict().items()})
+    assert same(dict(fresh.named_parameters()), dict(model.to(dtype).named_parameters()))
+
+
 def test_an_older_state_brings_the_smaller_network_back():
     model, optimizer = make_grown()
     older = copy.deepcopy(model.state_dict())

@@ -67,6 +67,20 @@ def test_weights_that_are_stored_under_other_names_are_found(tmp_path):
     assert torch.equal(loaded.eval()(TOKENS).logits, model.eval()(TOKENS).logits)
 
 
+@pytest.mark.parametrize("labels", [2, 5])
+def test_another_number_of_classes_or_words_leaves_the_grown_body(tmp_path, labels):
+    model = make_model("Bert")
+    model = transformers.BertForSequenceClassification(model.config)
+    grow(
+        model, {"input_ids": TOKENS, "labels": torch.arange(4) % 2}, widths=["bert.encoder.layer.0.intermediate.dense"]
+    )
+    model.resize_token_embeddings(41 + labels)  # and no update_config
+    model.save_pretrained(tmp_path)
+    other = from_pretrained(type(model), tmp_path, num_labels=labels, ignore_mismatched_sizes=True)
+    assert other(TOKENS).logits.shape == (4, labels) and other.classifier.out_features == labels
+    assert same(dict(other.bert.named_parameters()), dict(model.bert.named_parameters()))
+
+
 def test_speech_models_grow(tmp_path):
     sizes = {f"{part}_{what}": n for part in ("encoder", "decoder") for what, n in [("layers", 1), ("ffn_dim", 20)]}
     heads = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_start_token_id": 1}

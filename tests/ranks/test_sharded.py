@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import rank_nets as nets
 import torch
 from crew import run_ranks
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as Wrapper
 
 import firefly
 from firefly.surgery.shards import whole
@@ -179,6 +181,24 @@ def test_a_checkpoint_of_a_sharded_model_is_whole_and_loads_anywhere(tmp_path: P
     firefly.load(tmp_path / "run", alone, optimizer=optimizer)
     train(alone, optimizer, nets.make_parts(4, 2))
     torch.testing.assert_close(dict(alone.state_dict()), first[0], **CLOSE)
+
+
+def rebuild_spread(rank: int) -> Any:
+    model, batch = shard(nets.make_normed()), nets.make_parts(4, 2)[0][rank]
+    firefly.grow(model, nets.loss, [batch], example=EXAMPLE, steps=2, budget=firefly.Neurons(3))
+    told, found = json.loads(json.dumps(firefly.architecture(model))), []
+    for one in (shard(nets.make_normed()), Wrapper(nets.make_normed())):
+        assert firefly.rebuild(one, told) is one
+        nets.loss(one, batch).backward()
+        again = firefly.architecture(one)
+        found.append(all(again[key] == told[key] for key in ("shapes", "attributes", "history", "parameters")))
+        found.append(all(p.grad is not None and p.grad.shape == p.shape for p in one.parameters()))
+    plain = firefly.rebuild(nets.make_normed(), told)
+    return [*found, [p.shape for p in plain.parameters()] == [p.shape for p in model.parameters()]]
+
+
+def test_the_architecture_of_a_spread_model_is_that_of_any() -> None:
+    assert run_ranks(2, rebuild_spread) == [[True] * 5] * 2
 
 
 def wake(batches: Any, held: Any, order: str) -> Any:

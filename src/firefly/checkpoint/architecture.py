@@ -20,8 +20,10 @@ from firefly.checkpoint.forms import ARCHITECTURE, check_form
 from firefly.checkpoint.model import check_names, find_sizes, find_ties, set_data, set_sizes
 from firefly.checkpoint.packing import Json, Tensors
 from firefly.errors import FireflyError
+from firefly.ranks.wrap import bare, check_wrapper, rewrap
 from firefly.surgery import residual
 from firefly.surgery.guard import unbroken
+from firefly.surgery.shards import whole
 
 HISTORY = "_firefly_history"  # the attribute of a model that holds its growths
 
@@ -35,6 +37,7 @@ def architecture(model: nn.Module) -> Json:
     """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"architecture takes an nn.Module, not {type(model).__name__}")
+    model = bare(model)
     return describe(model, list_tensors(model))
 
 
@@ -73,22 +76,33 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
 
     Its tensors have the sizes of the grown model then, and values of the small one's spread: load the saved ones with
     `load_state_dict`, or train it as it is (`reset_parameters()` of a layer scales them to its new size). An optimiser
-    made before stays valid if it has made no step. A model that has grown on since becomes what it was then. With
-    `strict=False` parts that only one of the two has, such as another head, are left as they are. After an error the
-    model is as it was.
+    made before stays valid if it has made no step (of a sharded model make it afterwards). A model that has grown on
+    since becomes what it was then. With `strict=False` parts that only one of the two has, such as another head, are
+    left as they are. After an error the model is as it was.
     """
     if not isinstance(model, nn.Module):
         raise FireflyError(f"rebuild takes an nn.Module, not {type(model).__name__}")
     check_form(architecture, ARCHITECTURE, "the architecture")
+    given, model = model, bare(model)
+    check_wrapper(given)
+    with whole(model) as shards:
+        enlarge(model, architecture, strict)
+        shards.changed = True
+    return rewrap(given)
+
+
+def enlarge(model: nn.Module, architecture: Mapping[str, Any], strict: bool) -> None:
+    """The same of a model that is an ordinary one now."""
     with unbroken(), ExitStack() as undo:
         layers = residual.put_again(model, architecture["deeper"])
         undo.callback(residual.take_out, model, layers)
         state = list_tensors(model)
         saved = {**architecture} if strict else keep_common(architecture, model, state)
-        check_names(model, state, saved, imagine(state, saved["shapes"]))
-        larger = draw_tensors(model, state, saved["shapes"])
+        imagined = imagine(state, saved["shapes"])
+        check_names(model, state, saved, imagined)
         if not is_earlier(saved, model):
-            check_growth(model, state, saved["attributes"], larger)
+            check_growth(model, state, saved["attributes"], imagined)
+        larger = draw_tensors(model, state, saved["shapes"])
         for name, old in state.items():  # the same parameters, so that an optimiser that holds them need not know
             if old.shape != larger[name].shape:
                 undo.callback(set_data, old, old.data)
@@ -96,7 +110,6 @@ def rebuild(model: nn.Module, architecture: Mapping[str, Any], strict: bool = Tr
         set_sizes(model, saved["attributes"], undo)
         set_history(model, saved["history"], undo)
         undo.pop_all()
-    return model
 
 
 def is_earlier(saved: Mapping[str, Any], model: nn.Module) -> bool:
@@ -138,7 +151,9 @@ def draw_tensors(model: nn.Module, state: Tensors, shapes: Mapping[str, list[int
 def draw(old: Tensor, shape: list[int], generator: torch.Generator) -> Tensor:
     """Entries drawn from those of the small tensor, so that what is constant stays so and the rest has its spread."""
     numbers = torch.randint(max(old.numel(), 1), shape, generator=generator)
-    return old.detach().flatten()[numbers.to(old.device)]
+    drawn = old.detach().flatten()[numbers.to(old.device)]
+    order = sorted(range(old.ndim), key=old.stride().__getitem__, reverse=True)  # as it lies in memory
+    return drawn.permute(order).contiguous().permute([order.index(dim) for dim in range(old.ndim)])
 
 
 # ---- what has grown so far -------------------------------------------------------------------------------------------

@@ -50,8 +50,9 @@ def write_json(content: Json) -> Tensor:
 
 
 def read_json(carried: Tensor) -> Json:
+    """JSON out of such a tensor, also of one that was made another type along with the weights."""
     try:
-        found: Json = json.loads(bytes(carried.tolist()))
+        found: Json = json.loads(bytes(carried.to(torch.uint8).tolist()))
     except (ValueError, TypeError) as error:
         raise FireflyError(f"the architecture in the state_dict is damaged: load another one ({error})") from error
     return found

@@ -167,7 +167,7 @@ def update_config(model: Any) -> bool:
     lower(model)
     config = say(model)
     if config is None and list_growths(model):
-        setattr(model.config, KEY, architecture(model))
+        setattr(model.config, KEY, describe(model))
         return False
     vars(model.config).pop(KEY, None)
     if config is not None:
@@ -175,6 +175,22 @@ def update_config(model: Any) -> bool:
         for one, other in zip(model.modules(), make_empty(model, config).modules()):
             vars(one).update(find_sizes(other))  # also those that no forward needs: the next growth is compared with it
     return True
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """The architecture as far as the config does not say it: the rest, such as a head, may be another one later on."""
+    whole, plain = architecture(model), copy.deepcopy(model.config)
+    vars(plain).pop(KEY, None)
+    small = make_empty(model, plain)
+    if small is None:
+        return whole
+    said = architecture(small)
+    shapes = {name: shape for name, shape in whole["shapes"].items() if shape != said["shapes"].get(name)}
+    attributes = {
+        path: {name: value for name, value in sizes.items() if value != said["attributes"].get(path, {}).get(name)}
+        for path, sizes in whole["attributes"].items()
+    }
+    return whole | {"shapes": shapes, "attributes": attributes}
 
 
 def lower(model: Any) -> None:

@@ -37,6 +37,8 @@ def rewrap(model: Model) -> Model:
     check_wrapper(model)
     plain = {name: value for name, value in vars(model).items() if name in PLAIN}
     hooks = list(model._comm_hooks)
+    for name in ("reducer", "logger"):
+        vars(model).pop(name, None)  # while they live, so do the ends of the graph, with the sizes that they had
     DistributedDataParallel.__init__(model, model.module, init_sync=False, **read_settings(model))
     vars(model).update(plain)
     for hook, state in hooks:
