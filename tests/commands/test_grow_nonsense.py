@@ -129,6 +129,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--loss": "nll"}, "--loss nll is for log-probabilities, which are below 0; cross_entropy takes scores"),
         ({"--loss": "ce"}, "known are cross_entropy, mse"),
         ({"--budget": "parameters=0.3"}, "a share is written parameters=30%"),
+        (
+            {"--budget": "parameters=7"},
+            "that is 7 parameters, and one more neuron costs 8 or more (0): give parameters=8",
+        ),
+        ({"--budget": "parameters=1%"}, "that is 0 parameters, and one more neuron costs 8"),
+        ({"--budget": "neurons=2,flops=13"}, "give flops=14 at least"),
         ({"--budget": "multiples=8"}, "join it, e.g. neurons=64,multiples=8"),
         ({"--data": "odd_here:floats", "--loss": "nll"}, "answers float32 [32, 3] and the targets float32 [32, 3]"),
         ({"--data": "odd_here:strange"}, "returned a dict with training"),
@@ -211,7 +217,8 @@ def test_what_is_wrong_is_said_in_words(
 
 def test_a_batch_that_the_model_refuses_in_the_middle_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A batch norm cannot learn from one sample, and the last batch has one."""
-    assert main(["grow", "odd_here:normed", *GROW[2:], "--quiet", "--data", "odd_here:leftover"]) == 2
+    words = ["grow", "odd_here:normed", *GROW[2:], "--quiet", "--data", "odd_here:leftover", "--budget", "neurons=1"]
+    assert main(words) == 2
     printed = capsys.readouterr().err
     assert "batch 2 of epoch 1, (float32 [1, 4], int64 [1]), raised ValueError: Expected more than 1" in printed
     assert printed.count("\n") == 1

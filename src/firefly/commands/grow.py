@@ -24,6 +24,7 @@ from firefly.errors import FireflyError, first_line
 from firefly.method import METHODS, find_method
 from firefly.ranks.launch import joined
 from firefly.schedule import Every
+from firefly.stages.budget import Budget
 from firefly.training.engine import check_loss
 from firefly.training.history import History, Progress
 from firefly.training.joining import begin
@@ -177,7 +178,21 @@ def prepare(args: Namespace) -> Work:
     work = Work(model, optimizer, grower, loaders, loss, args.epochs, args.seed, args.schedule, LOSSES.get(args.loss))
     try_loss(work, args.loss)
     pick_widths(grower.anatomy, None)
+    check_budget(work, budget, args.budget)
     return work
+
+
+def check_budget(work: Work, budget: Budget, text: str) -> None:
+    """Refuse a budget that is smaller than any one neuron: it would stay so."""
+    anatomy = work.grower.anatomy
+    names, sizes = [width.name for width in anatomy.growable()], anatomy.sizes()
+    for limit in budget.limits(anatomy, names):
+        costs = {name: limit.cost(sizes | {name: sizes[name] + 1}) - limit.cost(sizes) for name in names}
+        cheapest = min(names, key=lambda name: costs[name])
+        if costs[cheapest] > limit.allowed:
+            said = f"--budget {text}: that is {limit.allowed:,.0f} {limit.what}, and one more neuron costs"
+            least = math.ceil(costs[cheapest])
+            raise FireflyError(f"{said} {least:,} or more ({cheapest}): give {limit.what}={least} at least")
 
 
 def take_to(device: torch.device, model: nn.Module) -> nn.Module:
