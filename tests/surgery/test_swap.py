@@ -70,6 +70,27 @@ def test_dropout_inside_an_attention_is_off(need_weights: bool) -> None:
     assert torch.equal(first, second)
 
 
+class Caches(nn.Module):
+    """What it has once made for its hidden width it does not make again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 6), nn.Linear(6, 5), nn.Linear(5, 4)
+        self.cache: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.cache is None:
+            self.cache = torch.ones(x.shape[-1])
+        return self.last(torch.relu(self.second(x * self.cache)))
+
+
+def test_a_width_of_a_cache_is_pinned_and_the_cache_stays_empty() -> None:
+    model = Caches()
+    anatomy = firefly.trace(model, torch.randn(5, 8))
+    assert [width.name for width in anatomy.growable()] == ["second"] and model.cache is None
+
+
 class Student(nn.Module):
     """A teacher follows its student in every training forward, parameter by parameter."""
 

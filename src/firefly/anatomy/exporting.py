@@ -28,7 +28,7 @@ from firefly.anatomy.reasons import is_users
 from firefly.errors import FireflyError, first_line
 from firefly.surgery.guard import unbroken
 from firefly.surgery.multihead import MultiheadAttention, list_openable
-from firefly.surgery.swap import clone_buffers, exchanged, find_tensor, swapped, switched
+from firefly.surgery.swap import clone_buffers, exchanged, find_tensor, stand_ins, swapped, switched
 
 PREFIX = "model"  # the name that a Path has for the model
 
@@ -116,10 +116,10 @@ def _explain(model: nn.Module, call: Call, error: Exception) -> str:
 
 
 def _try(model: nn.Module, call: Call) -> None:
-    """Run the model once, so that what it says of a wrong example is said first."""
+    """Run the model once, so that what it says of a wrong example is said first, and what it caches is there."""
     try:
         copies = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        with torch.no_grad(), swapped(model, clone_buffers(model) | copies), warnings.catch_warnings():
+        with torch.no_grad(), exchanged(stand_ins(model, clone_buffers(model) | copies)), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = run_examples(model, call)
     except FireflyError:

@@ -29,8 +29,8 @@ from firefly.surgery.quiet import reseed
 from firefly.surgery.swap import clone_buffers, find_tensor, renew, swapped, switched
 from firefly.tensors import Roster, carry, double, make_plan
 
-# How many neurons of each width in turn are doubled: unequal numbers, so that widths which must stay equal show it; once
-# odd ones and once powers of two, so that a width which takes only several more at once, such as two, shows that
+# How many neurons of each width in turn are doubled: unequal numbers, so that widths which must stay equal show it.
+# Once they are odd and once powers of two, so that a width which takes only several at once, such as two, shows that.
 ODD, POWERS = (1, 3, 5, 7), (1, 2, 4)
 
 

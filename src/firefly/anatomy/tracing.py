@@ -30,7 +30,7 @@ from firefly.surgery.norms import unsynced
 from firefly.surgery.quiet import chance_kept
 from firefly.surgery.residual import Residual, awake, find_dormant
 from firefly.surgery.shards import whole
-from firefly.surgery.swap import find_tensor
+from firefly.surgery.swap import find_tensor, swapped
 from firefly.tensors import Layout, Run
 
 
@@ -67,7 +67,7 @@ def _trace_whole(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
 
 
 def _trace(model: nn.Module, calls: tuple[Call, ...]) -> Anatomy:
-    with chance_kept(model):
+    with chance_kept(model), swapped(model, {}):
         programs = export(model, calls)
         tensors = [leaf for leaf in tree_leaves((calls[0].args, calls[0].kwargs)) if isinstance(leaf, Tensor)]
         batch = next((tensor.shape[0] for tensor in tensors if tensor.ndim), 1)

@@ -93,6 +93,11 @@ def put(where: Any, key: str, value: Any) -> None:
         where[key] = value
 
 
+def stand_ins(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[tuple[dict[str, Any], str, Tensor]]:
+    """What `exchanged` takes to put these tensors into the model."""
+    return [(store, key, other) for store, key, _, other in places(model, tensors)]
+
+
 class swapped(exchanged):
     """Inside the block the model holds these tensors and attribute values instead of its own.
 
@@ -102,8 +107,9 @@ class swapped(exchanged):
     def __init__(
         self, model: nn.Module, tensors: Mapping[str, Tensor], sizes: Iterable[tuple[str, str, int]] = ()
     ) -> None:
-        stand_ins = [(store, key, other) for store, key, _, other in places(model, tensors)]
-        super().__init__([*stand_ins, *((model.get_submodule(path), name, value) for path, name, value in sizes)])
+        super().__init__(
+            [*stand_ins(model, tensors), *((model.get_submodule(path), name, value) for path, name, value in sizes)]
+        )
         self.noted = [(vars(module), dict(vars(module))) for module in model.modules()]
         self.lists = [(one, list(one)) for _, own in self.noted for one in own.values() if type(one) is list]
 
