@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import firefly
-from firefly.continual import Master, Pick, Until, learning
+from firefly.continual import Master, Pick, Until, desk, learning
 from firefly.continual.lock import Held, lock
 from firefly.continual.ownership import find_own, find_places
 from firefly.continual.picking import Masked
@@ -222,6 +222,28 @@ def test_a_learning_that_fails_goes_on_where_it_was(tmp_path: Path, monkeypatch:
     assert len(calls) == 3  # the first growth was not done again
     assert hash_logits(again.network("task 1")) == hash_logits(straight.network("task 1"))
     assert not (tmp_path / "learning").exists()
+
+
+def test_what_another_task_left_on_the_desk_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it clears the desk leaves trainings there, and no network."""
+
+    def leave_trainings(folder: Path, **how: Any) -> None:
+        for path in (folder / "network").iterdir():
+            path.unlink()
+
+    straight = Master(make_mlp, EXAMPLE)
+    learn_task(straight, 0), learn_task(straight, 2)
+    for wrong in (False, True):
+        master = Master(make_mlp, EXAMPLE, tmp_path / str(wrong))
+        with monkeypatch.context() as patch:
+            if wrong:
+                patch.setattr(desk.shutil, "rmtree", leave_trainings)
+            learn_task(master, 0)
+        assert (tmp_path / str(wrong) / "learning").exists() == wrong
+        learn_task(master, 2)
+        assert [hash_logits(master.network(name)) for name in master.tasks] == [
+            hash_logits(straight.network(name)) for name in straight.tasks
+        ]
 
 
 def test_a_folder_of_another_network_or_a_damaged_one_is_refused(tmp_path: Path) -> None:

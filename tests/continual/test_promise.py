@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -127,8 +128,15 @@ def learn_in_child(name: str, folder: Path, tasks: int) -> int:
         master = Master(NETS[name], EXAMPLE, folder)
         for number in range(len(master), tasks):
             learn_task(master, number, PICKS[number % len(PICKS)])
-    finally:
         os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def finish(child: int) -> None:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def kill_and_go_on(name: str, folder: Path, tasks: int, kills: int, longest: float) -> list[str]:
@@ -144,7 +152,7 @@ def kill_and_go_on(name: str, folder: Path, tasks: int, kills: int, longest: flo
         os.waitpid(child, 0)
         seen.append(hash_files(folder) if folder.exists() else {})
     assert sum(any(path.startswith("learning") for path in before) for before in seen) >= kills // 4
-    os.waitpid(learn_in_child(name, folder, tasks + 1), 0)
+    finish(learn_in_child(name, folder, tasks + 1))
     last = hash_files(folder)
     for before in seen:
         kept = {path: value for path, value in before.items() if path.startswith("task-")}
@@ -159,7 +167,7 @@ SLOW = [pytest.param(name, 6, 20, marks=pytest.mark.slow) for name in NETS]
 def test_a_learning_that_is_killed_ends_as_if_it_was_not(name: str, tasks: int, kills: int, tmp_path: Path) -> None:
     Master(NETS[name], EXAMPLE)  # whatever a first trace imports, the children then have
     start = time.perf_counter()
-    os.waitpid(learn_in_child(name, tmp_path / "straight", tasks + 1), 0)
+    finish(learn_in_child(name, tmp_path / "straight", tasks + 1))
     longest = time.perf_counter() - start
     files = kill_and_go_on(name, tmp_path / "killed", tasks, kills, 3 * longest / kills)
     assert files == ["master.json", *(f"task-00{k}" for k in range(1, tasks + 2))]
