@@ -192,12 +192,13 @@ The last line's second file holds seconds, as benchmarks/growth_seconds.py measu
 def add_report(add: Callable[..., ArgumentParser]) -> None:
     parser = add("report", report_results, "make the page of runs, or the table and figures of results", REPORT)
     parser.add_argument("results", type=Path, nargs="+", metavar="RUN", help="folders of runs, or files of results")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the page of the runs (report.html in the first)")
+    page = "the page of the runs, also without a name (report.html in the first)"
+    parser.add_argument("--html", type=Path, nargs="?", const=False, metavar="FILE", help=page)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (into the first run, beside the first file)")
 
 
 def report_results(args: Namespace) -> None:
-    if args.html or any(path.is_dir() for path in args.results):
+    if args.html is not None or any(path.is_dir() for path in args.results):
         from firefly.commands.report import report_runs
 
         print(f"the page: {report_runs(args.results, args.html or (args.out and args.out / 'report.html')).resolve()}")

@@ -50,7 +50,9 @@ def test_a_page_says_what_the_journal_says(folder: Path, capsys: pytest.CaptureF
     )
 
 
-def test_the_page_goes_where_it_is_wanted(folder: Path, tmp_path: Path) -> None:
+def test_the_page_goes_where_it_is_wanted(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder / "two"), "--html"]) == 0
+    assert str(folder / "two" / "report.html") in capsys.readouterr().out
     assert main(["report", str(folder / "one"), "--out", str(tmp_path / "new")]) == 0
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]
 
