@@ -35,6 +35,10 @@ floats = lambda: [(x, torch.randn(32, 3))]
 columns = lambda: [(x, torch.randn(32, 1))]
 infinite = lambda: [(x * torch.inf, y)]
 bad_test = lambda: ([(x, y)], [])
+wide_test = lambda: ([(x, y)], [(torch.randn(4, 5), y[:4])])
+named = lambda: [{"inputs": x, "labels": y}]
+yes_or_no = lambda: [(x, torch.randn(32) > 0)]
+scalar = lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
 normed = lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 3))
 leftover = lambda: [(x[:8], y[:8]), (x[:1], y[:1])]
 needs = lambda size: [(x, y)]
@@ -136,6 +140,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--budget": "parameters=1%"}, "that is 0 parameters, and one more neuron costs 8"),
         ({"--budget": "neurons=2,flops=13"}, "give flops=14 at least"),
         ({"--budget": "multiples=8"}, "join it, e.g. neurons=64,multiples=8"),
+        ({"--budget": "layers=2"}, "no layer is dormant, so that limits nothing: add --deepen"),
+        ({"--budget": "neurons=2,layers=2"}, "no layer is dormant"),
         ({"--data": "odd_here:floats", "--loss": "nll"}, "answers float32 [32, 3] and the targets float32 [32, 3]"),
         ({"--data": "odd_here:strange"}, "returned a dict with training"),
         ({"--data": "odd_here:mixed"}, "a dict with train, valid"),
@@ -143,7 +149,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--data": "odd_here:needs"}, "works without arguments"),
         ({"--data": "odd_here:breaks"}, "raised ValueError: no file (in odd_here.py, line "),
         ({"--data": "odd_here:columns", "--loss": "mse"}, "compares them number by number"),
-        ({"--data": "odd_here:alone"}, "on the first batch, float32 [32, 4], raised"),
+        ({"--data": "odd_here:columns", "--loss": "mse"}, "give targets of that shape"),
+        ({"model": "odd_here:scalar", "--data": "odd_here:yes_or_no", "--loss": "bce"}, "targets.view(32, 1)"),
+        ({"--data": "odd_here:alone"}, "a batch is a Tensor, not (inputs, targets): --loss own for models that"),
+        ({"--data": "odd_here:named"}, "a batch is a dict, not (inputs, targets): --loss own for models that"),
+        ({"--data": "odd_here:wide_test"}, "on the first batch of the test, (float32 [4, 5], int64 [4]), raised"),
         ({"--data": "odd_here:infinite"}, "scale the inputs"),
         ({"--loss": "cross-entropy"}, "known are cross_entropy, mse"),
         ({"--loss": "wrong"}, "known are cross_entropy, mse"),

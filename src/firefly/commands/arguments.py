@@ -137,18 +137,27 @@ def compare(function: Callable[[Tensor, Tensor], Tensor]) -> Loss:
     """The loss of the answers to a batch (inputs, targets)."""
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
+        check_batch(batch)
         *inputs, targets = batch
         answers = model(*inputs)
-        if function in (functional.mse_loss, functional.l1_loss, functional.huber_loss):
+        if function not in (functional.cross_entropy, functional.nll_loss):
             check_shapes(answers, targets)
         try:
             return function(answers, targets)
-        except (RuntimeError, IndexError, TypeError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
             kinds = f"answers {describe(answers)} and the targets {describe(targets)}"
             said = f"the loss cannot compare the model's {kinds}: {first_line(error)}"
             raise FireflyError(f"{said}{advise(answers, targets)}") from error
 
     return loss
+
+
+def check_batch(batch: Any) -> None:
+    """Refuse a batch without targets: its samples or names would be taken for inputs."""
+    if not isinstance(batch, (tuple, list)):
+        kind = "a dict" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
+        ways = "--loss own for models that return their loss, or --loss MODULE:FUNCTION, a loss(model, batch) of yours"
+        raise FireflyError(f"this loss needs targets, and a batch is {kind}, not (inputs, targets): {ways}")
 
 
 def describe(value: Any) -> str:
@@ -172,9 +181,13 @@ def advise(answers: Any, targets: Any) -> str:
 
 def check_shapes(answers: Tensor, targets: Tensor) -> None:
     """Refuse what torch would spread to a common shape, as a rule by mistake."""
-    if answers.shape != targets.shape:
-        shapes = f"{tuple(answers.shape)} and the targets {tuple(targets.shape)}"
-        raise FireflyError(f"the model's answers have the shape {shapes}: this loss compares them number by number")
+    given, wanted = getattr(targets, "shape", None), getattr(answers, "shape", None)
+    if given is None or wanted is None or given == wanted:
+        return
+    said = f"the model's answers have the shape {tuple(wanted)} and the targets {tuple(given)}"
+    same = math.prod(given) == math.prod(wanted)
+    way = f"targets.view{tuple(wanted)}" if same else "give targets of that shape, or another --loss"
+    raise FireflyError(f"{said}: this loss compares them number by number; {way}")
 
 
 def ask_model(model: nn.Module, batch: Any) -> Tensor:

@@ -25,6 +25,7 @@ from firefly.method import METHODS, find_method
 from firefly.ranks.launch import joined
 from firefly.schedule import Every
 from firefly.stages.budget import Budget
+from firefly.surgery.swap import switched
 from firefly.training.engine import check_loss
 from firefly.training.history import History, Progress
 from firefly.training.joining import begin
@@ -183,10 +184,13 @@ def prepare(args: Namespace) -> Work:
 
 
 def check_budget(work: Work, budget: Budget, text: str) -> None:
-    """Refuse a budget that is smaller than any one neuron: it would stay so."""
+    """Refuse a budget that is smaller than any one neuron: it would stay so; and layers where none can wake."""
     anatomy = work.grower.anatomy
     names, sizes = [width.name for width in anatomy.growable()], anatomy.sizes()
     for limit in budget.limits(anatomy, names):
+        if limit.what == "layers" and not limit.terms:
+            way = "add --deepen, or leave layers out"
+            raise FireflyError(f"--budget {text}: no layer is dormant, so that limits nothing: {way}")
         costs = {name: limit.cost(sizes | {name: sizes[name] + 1}) - limit.cost(sizes) for name in names}
         cheapest = min(names, key=lambda name: costs[name])
         if costs[cheapest] > limit.allowed:
@@ -204,18 +208,20 @@ def take_to(device: torch.device, model: nn.Module) -> nn.Module:
 
 def try_loss(work: Work, name: str) -> None:
     """One loss before all: what the model or the loss cannot do with a batch is said with the batch's shapes."""
-    batch, was = work.loaders.first, work.model.training
-    try:
-        with torch.random.fork_rng(devices=[]), blamed_on(batch, f"--loss {name} on the first batch"):
-            work.model.eval()
-            value = check_loss(work.loss(work.model, batch)).item()
-            scores = answer(work, batch)[0] if name == "nll" else None
-            if scores is not None and scores.max() > 0:
-                raise FireflyError("--loss nll is for log-probabilities, which are below 0; cross_entropy takes scores")
-    finally:
-        work.model.train(was)
+    with torch.random.fork_rng(devices=[]), switched(work.model.modules(), False):
+        try_batch(work, name, work.loaders.first, "the first batch")
+        if work.loaders.test is not None:
+            try_batch(work, name, work.loaders.first_test, "the first batch of the test")
+
+
+def try_batch(work: Work, name: str, batch: Any, where: str) -> None:
+    with blamed_on(batch, f"--loss {name} on {where}"):
+        value = check_loss(work.loss(work.model, batch)).item()
+        scores = answer(work, batch)[0] if name == "nll" else None
+        if scores is not None and scores.max() > 0:
+            raise FireflyError("--loss nll is for log-probabilities, which are below 0; cross_entropy takes scores")
     if not math.isfinite(value):
-        raise FireflyError(f"--loss {name} on the first batch is {value}: scale the inputs, or check them")
+        raise FireflyError(f"--loss {name} on {where} is {value}: scale the inputs, or check them")
 
 
 def preview(work: Work, out: Path | None, told: dict[str, Any]) -> None:

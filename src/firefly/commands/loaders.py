@@ -30,6 +30,7 @@ class Loaders:
     test: Iterable[Any] | None
     example: Any
     first: Any  # the first batch
+    first_test: Any = None
 
 
 def make_loaders(address: str) -> Loaders:
@@ -47,9 +48,9 @@ def make_loaders(address: str) -> Loaders:
     else:
         train, test, example = found, None, None
     first = look(train, f"{address}: the training batches")
-    if test is not None:
-        look(test, f"{address}: the test batches")
-    return Loaders(take_part(train), test, find_example(first, address) if example is None else example, first)
+    first_test = None if test is None else look(test, f"{address}: the test batches")
+    example = find_example(first, address) if example is None else example
+    return Loaders(take_part(train), test, example, first, first_test)
 
 
 class Part:
