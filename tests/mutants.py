@@ -28,7 +28,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "tests", "benchmarks", "pyproject.toml")
+COPIED = ("src", "tests", "benchmarks", "results", "pyproject.toml")
 SURVIVORS = 3  # that are put up with
 FORKS = multiprocessing.get_context("forkserver")  # one process imports torch, those of the tests begin as its copies
 SHARED = ["pytest", "torch", "torch.export._trace", "torch._inductor.codecache", "torch.utils.flop_counter"]
