@@ -24,8 +24,8 @@ from firefly.anatomy.widths import Anatomy, Widths, check_fit, pick_widths, read
 from firefly.checkpoint.architecture import note_growth
 from firefly.errors import FireflyError
 from firefly.growth import Clock, Growth, make_growth
-from firefly.method import Method, check_options, find_method
-from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
+from firefly.method import Method, check_options, read_method
+from firefly.neighborhood.kinds import Kind
 from firefly.neighborhood.overgrown import overgrow
 from firefly.progress import Line
 from firefly.ranks.alike import check_alike, share_buffers
@@ -45,7 +45,6 @@ from firefly.surgery.guard import lasting
 from firefly.surgery.quiet import undisturbed
 from firefly.surgery.shards import whole
 
-NEIGHBORHOOD = (Split(), New())
 BUDGET = Parameters(fraction=0.3)
 
 
@@ -55,7 +54,7 @@ def grow(
     batches: Iterable[Any],
     *,
     example: Any,
-    neighborhood: Kind | Iterable[Kind] = NEIGHBORHOOD,
+    neighborhood: Kind | Iterable[Kind] | None = None,
     budget: Budget = BUDGET,
     optimizer: torch.optim.Optimizer | None = None,
     widths: Widths = None,
@@ -82,7 +81,8 @@ def grow(
         batches: an iterable of batches, as `loss` takes them.
         example: what the model's forward takes: a tensor, a tuple of arguments, or a dict of keyword arguments; or
             `firefly.Examples`, one for each path through the model.
-        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`; the first two by default.
+        neighborhood: the kinds of growth: `Split(...)`, `New(...)`, `Unlock(...)`; None takes those of the method, as a
+            rule the first two.
         budget: how much to add: `Parameters`, `Neurons`, `Flops`, joined with `&`; 30 % of the parameters by default.
         optimizer: grown along, the same object; its state and waiting gradients follow the neurons. If several train
             the model, give one, and make the others anew afterwards.
@@ -107,7 +107,7 @@ def grow(
     wrapped, model = model, bare(model)
     check_wrapper(wrapped)
     check_model(model)
-    kinds, method, others = read_neighborhood(neighborhood), find_method(method), list_models(also)
+    (method, kinds), others = read_method(method, neighborhood), list_models(also)
     how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path, "seed": seed}
     check_options(loss=loss, budget=budget, anatomy=anatomy, **how)
     if optimizer is not None:
@@ -184,7 +184,7 @@ class Firefly:
         model: nn.Module,
         example: Any,
         *,
-        neighborhood: Kind | Iterable[Kind] = NEIGHBORHOOD,
+        neighborhood: Kind | Iterable[Kind] | None = None,
         budget: Budget = BUDGET,
         schedule: Schedule = Every(10),  # noqa: B008
         widths: Widths = None,
@@ -202,9 +202,9 @@ class Firefly:
         check_options(budget=budget, seed=seed, **how)
         check_schedule(schedule)
         self.model, self.example, self.schedule = model, example, schedule
-        self.neighborhood, self.widths = read_neighborhood(neighborhood), read_widths(widths)
-        self.budget, self.seed = budget, seed
-        self.options: dict[str, Any] = {**how, "method": find_method(method), "progress": progress}
+        method, self.neighborhood = read_method(method, neighborhood)
+        self.widths, self.budget, self.seed = read_widths(widths), budget, seed
+        self.options: dict[str, Any] = {**how, "method": method, "progress": progress}
         self.history: list[dict[str, Any]] = []
         self._anatomy: Anatomy | None = None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from firefly.anatomy.widths import Anatomy
 from firefly.errors import FireflyError
+from firefly.neighborhood.kinds import Kind, New, Split, read_neighborhood
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.stages.budget import Budget
 from firefly.stages.losses import Loss
@@ -20,13 +21,14 @@ from firefly.stages.step_one import Steps, descend
 
 @dataclass(frozen=True)
 class Method:
-    """The stages that other methods replace: step one, the scores, and the choice."""
+    """The stages that other methods replace: step one, the scores, and the choice; and what it grows unless told."""
 
     name: str = "firefly"
     descend: Callable[[OverGrown, Loss, Iterable[Any], Steps], Directions] = descend
     score: Callable[[OverGrown, Loss, list[Any], str], Gains] = integrate
     select: Callable[..., Chosen] = select  # of a Ballot
     trust: bool = True  # shorten the step where the loss would rise
+    neighborhood: tuple[Kind, ...] = (Split(), New())
 
 
 METHODS: dict[str, Callable[[], Method]] = {"firefly": Method}  # by name; `firefly.baselines` adds its own
@@ -48,6 +50,12 @@ def find_method(method: Method | str) -> Method:
     close = get_close_matches(method, METHODS, 1) if isinstance(method, str) else []
     hint = f"did you mean {close[0]!r}? Names are" if close else "give firefly.baselines.…(), or a name:"
     raise FireflyError(f"method={method!r}: {hint} {', '.join(sorted(METHODS))}")
+
+
+def read_method(method: Method | str, neighborhood: Kind | Iterable[Kind] | None) -> tuple[Method, tuple[Kind, ...]]:
+    """The method, and the kinds of growth: those given, or the method's own."""
+    found = find_method(method)
+    return found, read_neighborhood(found.neighborhood if neighborhood is None else neighborhood)
 
 
 def check_options(

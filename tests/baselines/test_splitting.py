@@ -194,6 +194,6 @@ def test_a_linear_layer_never_splits() -> None:
 def test_what_it_cannot_do_is_said() -> None:
     net, data = half_trained_rbf()
     with pytest.raises(firefly.FireflyError, match=r"neighborhood=\[firefly.Split\(\)\]"):
-        firefly.grow(net, mean_square, [data], example=data[0], method=splitting())
+        firefly.grow(net, mean_square, [data], example=data[0], neighborhood=firefly.New(), method=splitting())
     with pytest.raises(firefly.FireflyError, match="step=0"):
         splitting(step=0)

@@ -19,6 +19,7 @@ import torch
 from firefly.baselines.splitting import PerNeuron, Vectors, begin, count_weights, dot, multiply, normalise, take, times
 from firefly.errors import FireflyError
 from firefly.method import Method
+from firefly.neighborhood.kinds import Split
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.stages.batches import endless
 from firefly.stages.losses import Loss
@@ -33,7 +34,7 @@ LAST = 10  # the means are over the last tenth
 def fast_splitting(
     step: float = 0.01, iterations: int = 100, lr: float = 0.05, sharpness: float = 3.0, always: bool = False
 ) -> Method:
-    """Fast splitting as a method for `firefly.grow(..., neighborhood=[firefly.Split()])`.
+    """Fast splitting as a method for `firefly.grow`; it only splits.
 
     Args:
         step: ‖u‖, how far the two copies of a neuron move, in the unit of its weights.
@@ -52,6 +53,7 @@ def fast_splitting(
         score=partial(score_quotients, step=step, lowest=lowest),
         select=partial(select, everyone=True) if always else select,
         trust=False,
+        neighborhood=(Split(),),
     )
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from firefly.errors import FireflyError
 from firefly.method import Method
+from firefly.neighborhood.kinds import New
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.slots import Slots
 from firefly.ranks.talk import average
@@ -42,7 +43,7 @@ Matrices = dict[str, Tensor]  # per width, one row per new neuron: all that make
 
 
 def gradmax(iterations: int = 10, batches: int = 8, rate: float = 0.01) -> Method:
-    """GradMax as a method for `firefly.grow(..., neighborhood=[firefly.New(count)])`.
+    """GradMax as a method for `firefly.grow`; it only adds new neurons, at most `firefly.New(count)` for each width.
 
     Args:
         iterations: steps uphill, each two passes over the batches.
@@ -57,6 +58,7 @@ def gradmax(iterations: int = 10, batches: int = 8, rate: float = 0.01) -> Metho
         descend=partial(find_directions, iterations=iterations, count=batches),
         score=partial(score_gradients, rate=rate),
         trust=False,
+        neighborhood=(New(),),
     )
 
 

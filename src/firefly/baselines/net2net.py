@@ -29,7 +29,7 @@ from firefly.tensors import Layout, along, along_runs
 
 
 def net2net(noise: float = 0.05, everywhere: bool = True) -> Method:
-    """Random copies as a method for `firefly.grow(..., neighborhood=[firefly.Split()])`; it looks at no data.
+    """Random copies as a method for `firefly.grow`; it looks at no data.
 
     Args:
         noise: how far a neuron and its copy are apart: the standard deviation of the difference of their incoming
@@ -45,6 +45,7 @@ def net2net(noise: float = 0.05, everywhere: bool = True) -> Method:
         score=predict_nothing,
         select=select_evenly if everywhere else select_anywhere,
         trust=False,
+        neighborhood=(Split(),),
     )
 
 

@@ -22,6 +22,7 @@ from firefly.baselines.net2net import check_copies
 from firefly.baselines.twice import TwiceDifferentiable
 from firefly.errors import FireflyError
 from firefly.method import Method
+from firefly.neighborhood.kinds import Split
 from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.ranks.talk import average
 from firefly.stages.losses import Loss, scalar_loss
@@ -37,7 +38,7 @@ PerNeuron = dict[str, Tensor]  # one number per neuron of every width
 def splitting(
     step: float = 0.01, iterations: int = 20, batches: int = 8, sharpness: float = 3.0, always: bool = False
 ) -> Method:
-    """Splitting steepest descent as a method for `firefly.grow(..., neighborhood=[firefly.Split()])`.
+    """Splitting steepest descent as a method for `firefly.grow`; it only splits.
 
     Args:
         step: ‖u‖, how far the two copies of a neuron move, in the unit of its weights.
@@ -55,6 +56,7 @@ def splitting(
         score=partial(score_curvature, sharpness=sharpness),
         select=partial(select, everyone=True) if always else select,
         trust=False,
+        neighborhood=(Split(),),
     )
 
 

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_map
 
 from firefly.commands.addresses import blame, find, present_folder
 from firefly.errors import FireflyError, first_line
-from firefly.neighborhood.kinds import Kind, New, Split
+from firefly.method import find_method
+from firefly.neighborhood.kinds import Kind, New
 from firefly.stages.budget import Budget, Flops, Layers, Multiples, Neurons, Parameters
 from firefly.stages.losses import Loss
 from firefly.training.optimizer import check_optimizer
@@ -88,20 +89,16 @@ def read_shape(text: str) -> tuple[int, ...]:
 
 # ---- kinds of growth -------------------------------------------------------------------------------------------------
 
-SPLITTERS = ("fast-splitting", "net2net", "splitting")  # methods that offer no brand-new neurons
-
 
 def choose_kinds(method: str, new: int | None) -> list[Kind]:
     """The kinds of growth that a method knows; `new`: how many brand-new neurons for each width, 0 for none."""
-    if method in SPLITTERS:
-        if new:
-            raise FireflyError(f"--new {new} with --method {method}: it only splits neurons; leave --new out")
-        return [Split()]
-    if method == "gradmax":
-        if new == 0:
-            raise FireflyError("--new 0 with --method gradmax: it only adds brand-new neurons; leave --new out")
-        return [New(new)]
-    return [Split()] if new == 0 else [Split(), New(new)]
+    known = find_method(method).neighborhood
+    if new and not any(isinstance(kind, New) for kind in known):
+        raise FireflyError(f"--new {new} with --method {method}: it only splits neurons; leave --new out")
+    kinds = [New(new) if isinstance(kind, New) else kind for kind in known if new != 0 or not isinstance(kind, New)]
+    if not kinds:
+        raise FireflyError(f"--new 0 with --method {method}: it only adds brand-new neurons; leave --new out")
+    return kinds
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
