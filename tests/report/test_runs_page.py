@@ -134,6 +134,14 @@ def test_without_a_test_the_loss_is_drawn(tmp_path: Path) -> None:
     )
 
 
+def test_an_axis_that_is_bent_is_told(tmp_path: Path) -> None:
+    """Accuracies of all epochs stand so that the last ones can be told apart; losses stand as they are."""
+    said = "at the end of each epoch. Each halving of the errors takes the same height."
+    page = make_page(tmp_path, make_run("mine"))
+    assert page.count(said) == page.count("Test accuracy at the end of each epoch") > 0
+    assert said not in make_page(tmp_path, make_run("none", test_accuracy=None))
+
+
 def test_a_run_that_has_not_grown_has_a_page(tmp_path: Path) -> None:
     page = make_page(tmp_path, make_run("mine", growths=0))
     assert "mine has not grown, 4,000 parameters: test accuracy" in page

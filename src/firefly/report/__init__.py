@@ -99,7 +99,8 @@ def draw_training(epochs: list[Row], growths: list[Row], numbers: Mapping[str, i
     """The metric over the epochs."""
     if not epochs:
         return []
-    marks = [" A dot marks a growth."] * any(row.get("grown") for row in epochs)
+    marks = [" Each halving of the errors takes the same height."] * charts.is_share(epochs, metric)
+    marks += [" A dot marks a growth."] * any(row.get("grown") for row in epochs)
     marks += [" A dotted line marks a growth."] * any("epoch" in growth for growth in growths)
     caption = f"{spell(metric)} at the end of each epoch.{''.join(marks)}"
     return [page.Picture("epochs", charts.draw_epochs(epochs, growths, numbers, metric), caption)]

@@ -118,7 +118,7 @@ def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers,
     top, bottom, left, right = 14, 284, 54, WIDE - 16 - min(LETTER * max(map(len, names)), 0.36 * WIDE)
     first, last = min(row["epoch"] for row in epochs), max(row["epoch"] for row in epochs)
     values = [row[metric] for row in epochs]
-    share = "accuracy" in metric and min(values) >= 0 and max(values) <= 1
+    share = is_share(epochs, metric)
     low, high = (min(values), max(values)) if share else widen(values)
     up = Axis(low, high, bottom - 8, top + 8, show_error if share else float)
     across = Axis(min(first, last - 1), last, left, right)
@@ -145,6 +145,11 @@ def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers,
                 parts.append(draw_mark(x, y, f"mark s{number}", told))
         parts.append(write_text(right + 6, end + 4, name, f"name s{number}"))
     return wrap(parts, bottom + 40)
+
+
+def is_share(rows: Iterable[Row], metric: str) -> bool:
+    """Whether these are accuracies as shares of 1, whose axis is bent."""
+    return "accuracy" in metric and all(0 <= row[metric] <= 1 for row in rows)
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
