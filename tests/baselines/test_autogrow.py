@@ -1,5 +1,6 @@
-"""AutoGrow: the policy on made-up accuracies, the loop, and a run in `fit` that is stopped and taken up."""
+"""AutoGrow: the policy on made-up accuracies, dormant layers that wake by it, a run in `fit` that is taken up."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+import firefly
 from firefly.baselines import AutoGrow, autogrow
 from firefly.baselines.autogrow import decide
 from firefly.errors import FireflyError
+from firefly.surgery.residual import find_layers
 from firefly.training import fit
+from laws import assert_optimizer_fits, make_trained
+from zoo import ZOO
 
 RISING = [0.1 * epoch for epoch in range(9)]
 
@@ -62,12 +67,64 @@ def test_time_can_be_up() -> None:
     assert decide(RISING[:5], interval=3, epochs=5).done
 
 
-def test_the_loop_appends_what_is_decided() -> None:
-    accuracies = iter([0.1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5])
-    appended: list[int] = []
-    plan, seen = autogrow(lambda: next(accuracies), appended.append, stages=2, interval=1, patience=2)
-    assert tuple(appended) == plan.grown and plan.done
-    assert seen == [0.1] + [0.5] * (len(seen) - 1) and len(seen) == len(appended) + 1
+def test_a_stage_gets_no_more_units_than_it_may() -> None:
+    plans = [decide(RISING[:epochs], stages=2, interval=1, patience=100, most=(1, 3)) for epochs in range(7)]
+    assert plans[4].grown == (0, 1, 1, 1) and plans[4].due and not plans[4].done
+    assert plans[5].grown == (0, 1, 1, 1) and plans[5].done and plans[5].closed == {0, 1}
+
+
+# ---- on a model with dormant layers ----------------------------------------------------------------------------------
+
+
+def climb(errors: Iterable[float], **how: Any) -> tuple[nn.Module, torch.optim.Optimizer, firefly.Growth, list[int]]:
+    """Two dormant layers at each of the three places of a VGG; how many layers there were in every epoch."""
+    entry = ZOO["vgg"]
+    model, optimizer = make_trained(entry)
+    firefly.deepen(model, entry.example(), count=2, optimizer=optimizer)
+    depths, values = [], iter(errors)
+
+    def tune(model: nn.Module) -> None:
+        depths.append(sum(layer.make.weight.numel() > 0 for layer in find_layers(model).values()))
+
+    given = {"example": entry.example(), "tune": tune, "judge": lambda model: next(values), "interval": 2} | how
+    growth = autogrow(model, entry.loss, entry.batches(), insert=3, optimizer=optimizer, **given)
+    return model, optimizer, growth, depths
+
+
+def test_layers_wake_in_turn_until_none_is_left() -> None:
+    model, optimizer, growth, depths = climb(1 / epoch for epoch in range(1, 99))
+    assert depths == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert len(growth.woken) == 6 and growth.neurons == 6 * 3
+    assert growth.parameters[1] == sum(parameter.numel() for parameter in model.parameters())
+    assert growth.notes[-1].startswith("14 epochs, the lowest error 0.07143; new layers: 2 at ")
+    assert_optimizer_fits(model, optimizer)
+
+
+def test_places_that_no_longer_gain_are_closed() -> None:
+    model, _, growth, depths = climb([0.5] * 99, interval=1, patience=2)
+    assert depths == [0, 1, 2, 3, 4] and len(growth.woken) == 4  # the third and fourth did not help in time either
+    assert sum(layer.make.weight.numel() > 0 for layer in find_layers(model).values()) == 4
+
+
+def test_it_preserves_the_function_where_nothing_trains() -> None:
+    entry = ZOO["vgg"]
+    model, _ = make_trained(entry)
+    before = model.eval()(*entry.example())
+    after = climb([0.5] * 99, interval=1, patience=2)[0].eval()(*entry.example())
+    assert torch.allclose(before, after, atol=1e-5)
+
+
+def test_what_cannot_be_climbed_is_said() -> None:
+    entry = ZOO["vgg"]
+    how: dict[str, Any] = {"example": entry.example(), "tune": print, "judge": lambda model: 0.5}
+    with pytest.raises(FireflyError, match=r"firefly\.deepen"):
+        autogrow(entry.make(), entry.loss, entry.batches(), **how)
+    with pytest.raises(FireflyError, match="epoch 2 is nan"):
+        climb([0.5, float("nan")])
+    with pytest.raises(FireflyError, match="make interval smaller"):
+        climb([0.5] * 9, epochs=2)
+    with pytest.raises(FireflyError, match=r"autogrow\(patience=0\)"):
+        climb([0.5] * 9, patience=0)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"--method": "luck"}, "method='luck': give firefly.baselines.…(), or a name: fast-splitting, firefly"),
         ({"--method": "gradmx"}, "did you mean 'gradmax'?"),
         ({"--method": "nash"}, "call firefly.baselines.nash(model, loss, batches, example="),
-        ({"--method": "autogrow"}, "call firefly.baselines.autogrow(train, append)"),
+        ({"--method": "autogrow"}, "call firefly.baselines.autogrow(model, loss, batches, example="),
         ({"--evry": "3"}, "there is no option --evry; did you mean --every?"),
         ({"--zzzzzz": "3"}, "there is no option --zzzzzz (help: firefly grow --help)"),
         ({"--every": "ten"}, "argument --every: invalid int value: 'ten' (help: firefly grow --help)"),

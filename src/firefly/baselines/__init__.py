@@ -3,8 +3,8 @@
 By name, or with arguments of their own: `firefly.grow(..., method="gradmax")`, `method=gradmax(batches=4)`:
     "splitting", "fast-splitting", "net2net", "gradmax", "uniform", "random"
 Those that train copies of the model and keep the best are called in place of `grow`, with its arguments and a few more:
-    `nash`, `race`, `random_search`
-`autogrow(train, append)` steers a whole training. `prune` goes the other way.
+    `nash`, `race`, `random_search`, and `autogrow`, which trains the model itself
+`prune` goes the other way.
 """
 
 from firefly.baselines.autogrow import AutoGrow, autogrow
@@ -32,7 +32,7 @@ SEARCHES |= {
     "nash": "nash(model, loss, batches, example=..., budget=..., tune=..., judge=...)",
     "race": "race(model, loss, batches, example=..., budget=..., tune=..., judge=...)",
     "random-search": "random_search(model, loss, batches, example=..., budget=...)",
-    "autogrow": "autogrow(train, append)",
+    "autogrow": "autogrow(model, loss, batches, example=..., tune=..., judge=...)",
 }
 
 __all__ = [

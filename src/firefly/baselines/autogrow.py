@@ -10,11 +10,24 @@ its network again by deciding once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import islice
 from typing import Any
 
+import torch
+from torch import nn
+
+from firefly.anatomy.tracing import trace
+from firefly.anatomy.widths import Anatomy
+from firefly.baselines.nash import plan_birth
+from firefly.descent import grow
 from firefly.errors import FireflyError
+from firefly.growth import Growth, join
+from firefly.ranks.talk import average_number
+from firefly.stages.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,7 @@ def decide(
     patience: int = 100,
     threshold: float = 5e-4,
     epochs: int = 1000,
+    most: Sequence[int] | None = None,
 ) -> Decision:
     """What follows from the held-out accuracies after each epoch.
 
@@ -48,6 +62,7 @@ def decide(
         patience: the stage that grew last is closed if the best accuracy rose by less than `threshold` in so many
             epochs (J in the paper).
         epochs: at most so many.
+        most: how many units each stage may get; None for any number.
     """
     _check(stages, interval, patience, threshold, epochs)
     grown: list[int] = []
@@ -56,6 +71,7 @@ def decide(
         if grown and epoch > patience:
             rise = max(accuracies[:epoch]) - max(accuracies[: epoch - patience])
             closed |= {grown[-1]} if rise < threshold else set()
+        closed |= {stage for stage in grown if most is not None and grown.count(stage) >= most[stage]}
         if len(closed) == stages or epoch >= epochs:
             return Decision(tuple(grown), frozenset(closed), due=False, done=True)
         last = grown[-1] if grown else -1
@@ -65,25 +81,62 @@ def decide(
     return Decision(tuple(grown), frozenset(closed), due, done=len(accuracies) >= epochs)
 
 
-def autogrow(train: Callable[[], float], append: Callable[[int], None], **policy: Any) -> tuple[Decision, list[float]]:
-    """Grow a network deeper until no stage gains from it.
+def autogrow(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Any],
+    *,
+    example: Any,
+    tune: Callable[[nn.Module], Any],
+    judge: Callable[[nn.Module], float],
+    insert: int = 16,
+    optimizer: torch.optim.Optimizer | None = None,
+    anatomy: Anatomy | None = None,
+    evaluate_on: int = 8,
+    seed: int = 0,
+    **policy: Any,
+) -> Growth:
+    """Wake the layers that `firefly.deepen` has put into a model, one after the other, until no place gains from them.
 
     Args:
-        train: trains for one epoch and returns the accuracy on held-out data, as a fraction.
-        append: `append(stage)` puts one more unit at the end of a stage, with its parameters into the optimiser.
-        policy: of `decide`: stages, interval, patience, threshold, epochs.
+        tune: trains the model in place for one epoch, with `optimizer`.
+        judge: its error on data that it was not trained on, as a fraction; lower is better.
+        insert: how many neurons a layer wakes with; their incoming weights are random and their outgoing ones zero.
+        policy: of `decide`: interval, patience, threshold, epochs.
 
-    Returns:
-        What was decided, and the accuracies.
+    The other arguments are those of `firefly.grow`. The growth that comes back has every layer that woke, and in its
+    notes how long that took; the model is trained when it comes.
     """
-    accuracies: list[float] = []
-    plan = decide(accuracies, **policy)
-    while not plan.done:
-        accuracies.append(train())
-        plan = decide(accuracies, **policy)
+    anatomy = trace(model, example) if anatomy is None else anatomy
+    places = anatomy.dormant_layers()
+    if not places:
+        raise FireflyError("autogrow: no layer is dormant: call firefly.deepen(model, example, count=...) first")
+    limits: dict[str, Any] = {**policy, "stages": len(places), "most": [len(names) for names in places.values()]}
+    wake = partial(grow, model, loss, list(islice(batches, 2 * evaluate_on)), example=example, optimizer=optimizer)
+    errors: list[float] = []
+    growths: list[Growth] = []
+    while not (plan := decide([1 - error for error in errors], **limits)).done:
         if plan.due:
-            append(plan.grown[-1])
-    return plan, accuracies
+            stage = plan.grown[-1]
+            name = list(places.values())[stage][plan.grown.count(stage) - 1]
+            how: dict[str, Any] = {
+                "widths": [name],
+                "anatomy": anatomy,
+                "evaluate_on": evaluate_on,
+                "seed": seed + len(growths),
+            }
+            growths.append(wake(**plan_birth(insert, 1), **how))
+            anatomy = anatomy.resized({name: after for name, (_, after) in growths[-1].widths.items()})
+        tune(model)
+        errors.append(float(average_number(judge(model))))
+        if not math.isfinite(errors[-1]):
+            raise FireflyError(f"autogrow: the error after epoch {len(errors)} is {errors[-1]}: check tune and judge")
+    if not growths:
+        raise FireflyError(f"autogrow(epochs={len(errors)}): over before the first layer; make interval smaller")
+    layers = ", ".join(f"{plan.grown.count(stage)} at {place}" for stage, place in enumerate(places))
+    growth = reduce(join, growths)
+    note = f"{len(errors)} epochs, the lowest error {min(errors):.4g}; new layers: {layers}"
+    return replace(growth, notes=(*growth.notes, note))
 
 
 class AutoGrow:

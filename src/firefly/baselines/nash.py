@@ -89,7 +89,7 @@ def nash(
     for k, one in enumerate(methods):
         widen = partial(grow, **widening, method=one, seed=seed * neighbours + k)
         layers = draw_layers(anatomy, seed * neighbours + k) if insert and one is not still else []
-        birth = partial(grow, **shared, widths=layers, **_birth(insert, len(layers)), seed=seed * neighbours + k)
+        birth = partial(grow, **shared, widths=layers, **plan_birth(insert, len(layers)), seed=seed * neighbours + k)
         growths.append(partial(_insert_and_widen, anatomy, birth if layers else None, widen))
     growth, reached = keep_best(model, growths, tune, judge, optimizer, seed)
     note = f"the best of {neighbours} neighbours, trained: {reached}{', the parent first' if keep_parent else ''}"
@@ -117,7 +117,7 @@ def draw_layers(anatomy: Anatomy, seed: int) -> list[str]:
     return [names[int(torch.randint(len(names), (), generator=generator))] for names in places]
 
 
-def _birth(neurons: int, layers: int) -> dict[str, Any]:
+def plan_birth(neurons: int, layers: int) -> dict[str, Any]:
     """How so many layers wake: all candidates are taken, with zero outgoing weights."""
     method = Method("nash", keep_start, predict_nothing, select_anywhere, trust=False)
     return {"neighborhood": [New(neurons)], "budget": Neurons(neurons * layers), "method": method} if layers else {}
