@@ -35,6 +35,11 @@ def test_only_those_are_taken_that_lower_the_loss() -> None:
     assert growth.predicted == pytest.approx(0.6) and growth.notes
 
 
+def test_none_that_raises_the_loss_fills_up_a_multiple() -> None:
+    growth = grow([0.9, 0.5, 0.4, -0.1, -0.4, -0.5], budget=firefly.Neurons(SIZE) & firefly.Multiples(2))
+    assert growth.chosen["0"]["split"] == [0, 1]
+
+
 @pytest.mark.parametrize(("count", "best"), [(1, [4]), (2, [1, 4]), (4, [0, 1, 4, 5])])
 def test_the_best_are_taken_first(count: int, best: list[int]) -> None:
     growth = grow([0.3, 0.5, 0.1, 0.2, 0.9, 0.4], budget=firefly.Neurons(count))
