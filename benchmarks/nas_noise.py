@@ -181,4 +181,4 @@ if __name__ == "__main__":
         measure(args.ways, args.seeds, args.out, lambda text: print(text, flush=True))
     elif args.read.exists():
         for line in tabulate([json.loads(text) for text in args.read.read_text().splitlines()]):
-            print("".join(f"{cell:<28}" if k in (0, 2) else f"{cell:>8}" for k, cell in enumerate(line)))
+            print("".join(f"{cell:<28}" if k in (0, 2) else f"{cell:^8}" for k, cell in enumerate(line)))
