@@ -51,7 +51,9 @@ judge() {
     wait
 }
 searched() {
-    for seed in $seeds; do compgen -G "$runs/search-*$seed.json" >/dev/null || return 1; done
+    for seed in $seeds; do
+        compgen -G "$runs/search-$seed.json" >/dev/null || compgen -G "$runs/search-*-$seed.json" >/dev/null || return 1
+    done
 }
 
 mkdir -p "$runs"

@@ -75,3 +75,12 @@ def test_permuted_cells_have_the_same_edges_and_operations() -> None:
         edges = [edge for node in before.nodes for edge in node], [edge for node in after.nodes for edge in node]
         assert [source for _, source in edges[0]] == [source for _, source in edges[1]]
         assert sorted(name for name, _ in edges[0]) == sorted(name for name, _ in edges[1])
+
+
+def test_permuted_cells_are_others() -> None:
+    """Also where half of the shuffles of two operations leave them as they are."""
+    cell = Cell(((("sep_conv_3x3", 0), ("skip_connect", 1)),), (2,))
+    alike = Cell(((("skip_connect", 0), ("skip_connect", 1)),), (2,))
+    for seed in range(8):
+        mixed, same = permute(Genotype((cell, alike)), seed).cells
+        assert mixed != cell and same == alike

@@ -26,7 +26,7 @@ import torch
 
 from firefly.errors import FireflyError
 from firefly.experiments import nas_table
-from firefly.experiments.nas_evaluate import SETTINGS, Judge, Trial, read_entry
+from firefly.experiments.nas_evaluate import SETTINGS, Judge, Trial, find_channels, read_entry
 from firefly.experiments.nas_search import PLANS, find_searches, merge_searches, run_search, tell_agreement
 from firefly.experiments.options import change, read_rows
 from firefly.experiments.setting import Place
@@ -119,6 +119,8 @@ def load_train(args: Namespace, setting: Any) -> tuple[data.Images, data.Images 
     if setting.held_out:
         train, held = data.hold_out(train, setting.held_out)
     most = len(train) if setting.images is None else setting.images
+    if most < 1:
+        raise FireflyError(f"images={most}: give a whole number from 1 up")
     return train.take(torch.arange(min(most, len(train)))), held
 
 
@@ -184,8 +186,10 @@ def run_evaluations(args: Namespace) -> int:
     first, _, step = args.part.partition("/")
     if not (first.isdecimal() and step.isdecimal() and 1 <= int(first) <= int(step)):
         raise FireflyError(f"--part {args.part}: write 1/3, 2/3 or 3/3 for the thirds of the work")
-    done = read_rows(place.results)
-    finished = all(judge.judge(entry, seed, done) for entry, seed in jobs[int(first) - 1 :: int(step)])
+    mine = jobs[int(first) - 1 :: int(step)]
+    for entry, _ in mine:  # whatever has no size that fits is told before the first training
+        find_channels(entry.genotype, trial, train.classes, train.images.shape[1])
+    finished = all(judge.judge(entry, seed) for entry, seed in mine)
     rows = [row for row in read_rows(place.results) if row["experiment"] == "nas"]
     print(f"\n{table(rows)}\n\n{sum(row['final'] for row in rows)} networks in {place.results}")
     if find_spec("matplotlib") is not None and any(row["final"] for row in rows):
@@ -216,5 +220,5 @@ def draw_cells(args: Namespace) -> int:
     genotype = read_entry(args.genotype).genotype
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(draw_genotype(genotype), encoding="utf-8")
-    print(f"{args.out}\n{genotype}")
+    print(f"{args.out}\n{genotype.text}")
     return 0

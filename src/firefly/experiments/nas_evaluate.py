@@ -10,8 +10,8 @@ import json
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from firefly.errors import FireflyError
+from firefly.experiments.options import read_rows
 from firefly.experiments.rows import Row, accuracy, append, count, count_flops, hardware
 from firefly.experiments.setting import Place
 from firefly.nas import Genotype, Network, draw_random, find_known, permute, read_genotype, train_loss
@@ -36,7 +37,7 @@ class Trial:
     """How a network of cells is trained."""
 
     cells: int = 8
-    channels: int = 20
+    channels: int = 24  # from 20 up one more is less than 10 % of the parameters
     match: str = "darts-v2"  # the genotype whose size at these channels all have; "" for the channels as they are
     epochs: int = 60
     batch: int = 256
@@ -66,6 +67,9 @@ def read_entry(word: str) -> Entry:
         return Entry("random", draw_random(int(found[1])))
     if word in (*TEXTS, "plain"):
         return Entry("darts" if word == "darts-v2" else word, find_known(word))
+    if not Path(word).exists():
+        names = ", ".join((*TEXTS, "plain", "random-0", "permuted:darts-v2"))
+        raise FireflyError(f"{word} is neither the file of a genotype nor one like {names}")
     genotype = read_saved(Path(word))
     found = re.match(r"firefly(-[a-z]+)*", genotype.name)
     return Entry(found[0] if found else genotype.name, genotype)
@@ -82,6 +86,7 @@ def read_saved(path: Path) -> Genotype:
     return read_genotype(path)
 
 
+@lru_cache(maxsize=1000)
 def find_channels(genotype: Genotype, trial: Trial, classes: int, colours: int) -> int:
     """The channels with which the network comes closest to the size that all have."""
     if not trial.match:
@@ -114,9 +119,9 @@ class Judge:
     place: Place
     more: dict[str, Any]  # for `fit`, and whether the network is `dense` (by default on a GPU)
 
-    def judge(self, entry: Entry, seed: int, done: Sequence[Row]) -> bool:
-        """One network, unless it has been; False if time ran out."""
-        if any(self.is_same(row, entry, seed) for row in done):
+    def judge(self, entry: Entry, seed: int) -> bool:
+        """One network, unless it has been, here or by another process; False if time ran out."""
+        if any(self.is_same(row, entry, seed) for row in read_rows(self.place.results)):
             return True
         if time.monotonic() > self.place.deadline:
             return False
@@ -165,7 +170,8 @@ class Judge:
 
     def folder(self, entry: Entry, seed: int) -> Path:
         told = json.dumps([asdict(self.trial), entry.genotype.to_dict()["cells"], seed, self.dataset])
-        return self.place.folder / "evaluations" / f"{entry.genotype.name}-{sha256(told.encode()).hexdigest()[:10]}"
+        name = re.sub(r"[^\w-]+", "-", entry.genotype.name)[:40]
+        return self.place.folder / "evaluations" / f"{name}-{sha256(told.encode()).hexdigest()[:10]}"
 
     def is_same(self, row: Row, entry: Entry, seed: int) -> bool:
         same = row.get("genotype", {}).get("cells") == entry.genotype.to_dict()["cells"] and row["seed"] == seed

@@ -6,13 +6,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from firefly.errors import FireflyError
-from firefly.experiments.rows import append, hardware
+from firefly.experiments.options import read_rows
+from firefly.experiments.rows import Row, append, hardware
 from firefly.experiments.setting import Place
 from firefly.nas.agreement import measure_agreement
 from firefly.nas.drawing import draw_genotype, draw_growth
@@ -33,43 +35,54 @@ Found = list[tuple[Path, Searched]]
 
 
 def run_search(plan: Plan, data: Images, dataset: str, seed: int, place: Place, more: dict[str, Any]) -> bool:
-    """One search, unless it has been done; False if time ran out."""
-    path = place.folder / f"search-{name_plan(plan)}{seed}.json"
+    """One search, unless it has been done; False if time ran out. Its file comes last: where it is, all is."""
+    path = place.folder / f"search-{name_plan(plan, dataset)}{seed}.json"
+    folder = path.with_suffix("")
     if path.exists():
         place.say(f"{path} is there: seed {seed} has been searched")
+        rmtree(folder, ignore_errors=True)
         return True
     if time.monotonic() > place.deadline:
         return False
-    folder = path.with_suffix("")
     found = search(
         data, plan, folder=folder, seed=seed, deadline=place.deadline, device=place.device, progress=False, **more
     )
     if found is None:
         return False
-    write_search(found, path)
+    found = replace(found, dataset=dataset)
     draw(found, path)
-    append(place.results, make_row(found, dataset, place))
+    note(make_row(found, dataset, place), place.results)
+    write_search(found, path)
     place.say(tell(found, path))
     rmtree(folder, ignore_errors=True)
     return True
 
 
-def name_plan(plan: Plan) -> str:
-    """Nothing for the plain plan, else what tells it from others."""
+def name_plan(plan: Plan, dataset: str) -> str:
+    """Nothing for the plain plan on the usual images, else what tells it from others."""
+    images = "" if dataset in ("cifar10", "digits") else f"{dataset}-"
     if plan == PLANS["middle"]:
-        return ""
-    return f"{sha256(json.dumps(plan.to_dict()).encode()).hexdigest()[:6]}-"
+        return images
+    return f"{images}{sha256(json.dumps(plan.to_dict()).encode()).hexdigest()[:6]}-"
+
+
+def note(row: Row, results: Path) -> None:
+    """Write the row of a search, unless it was written before a kill."""
+    keys = ("dataset", "seed", "config", "widths", "gains")
+    if not any(all(old.get(key) == row[key] for key in keys) for old in read_rows(results)):
+        append(results, row)
 
 
 def draw(found: Searched, path: Path) -> None:
     """The cells and the growth of every operation, beside the search."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(f"{path.stem}-cells.svg").write_text(draw_genotype(found.genotype), encoding="utf-8")
     path.with_name(f"{path.stem}-growth.svg").write_text(draw_growth(found), encoding="utf-8")
-    if found.plan.inputs == 2:
+    if found.genotype.text:
         path.with_name(f"{path.stem}.txt").write_text(f"{found.genotype}\n", encoding="utf-8")
 
 
-def make_row(found: Searched, dataset: str, place: Place) -> dict[str, Any]:
+def make_row(found: Searched, dataset: str, place: Place) -> Row:
     return {
         "experiment": "nas",
         "method": "search",
@@ -119,10 +132,10 @@ def find_searches(where: Path | Sequence[Path], plan: Plan | None = None) -> Fou
 
 
 def tell_agreement(found: Found) -> str:
-    """The agreement of searches, those of each plan by themselves."""
+    """The agreement of searches, those of each plan and data set by themselves."""
     plans: dict[str, list[Searched]] = {}
     for _, one in found:
-        plans.setdefault(json.dumps(one.plan.to_dict()), []).append(one)
+        plans.setdefault(identify(one), []).append(one)
     several = [ones for ones in plans.values() if len(ones) > 1]
     if not several:
         raise FireflyError(f"{len(found)} searches, no two of one plan: search with --seeds 0 1 2 first")
@@ -130,14 +143,20 @@ def tell_agreement(found: Found) -> str:
     for ones in several:
         plan = ones[0].plan
         result = measure_agreement([list_rivals(one.growths, plan) for one in ones], plan)
-        told.append(f"seeds {', '.join(str(one.seed) for one in ones)}{differ(plan)}: {result}")
+        seeds = ", ".join(str(one.seed) for one in ones)
+        told.append(f"{ones[0].dataset or 'searches'}, seeds {seeds}{differ(plan)}: {result}")
     return "\n".join(told)
+
+
+def identify(found: Searched) -> str:
+    """What searches have in common that are compared: all but the seed."""
+    return json.dumps([found.dataset, found.plan.to_dict()])
 
 
 def merge_searches(found: Found, path: Path) -> str:
     """The cells of all searches of one plan together, as a genotype's file."""
-    if len({json.dumps(one.plan.to_dict()) for _, one in found}) != 1:
-        raise FireflyError(f"--merge with {len(found)} searches: name searches of one plan")
+    if len({identify(one) for _, one in found}) != 1:
+        raise FireflyError(f"--merge with {len(found)} searches: name searches of one plan and data set")
     plan = found[0][1].plan
     together = merge([list_rivals(one.growths, plan) for _, one in found])
     genotype = make_genotype(
@@ -145,7 +164,7 @@ def merge_searches(found: Found, path: Path) -> str:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(genotype.to_dict()), encoding="utf-8")
-    return f"{path}: the cells of {len(found)} searches together\n{genotype if plan.inputs == 2 else ''}"
+    return f"{path}: the cells of {len(found)} searches together\n{genotype.text}"
 
 
 def differ(plan: Plan) -> str:

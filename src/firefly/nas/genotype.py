@@ -73,6 +73,11 @@ class Genotype:
         pairs = [(0, 1)] if len(self.cells) == 2 else [(0, 1), (2, 3), (4, 3)]
         return "\n".join(write_pair(self.cells[normal], self.cells[reduce]) for normal, reduce in pairs)
 
+    @property
+    def text(self) -> str:
+        """DARTS' text form; nothing where it has no room, since a node has one operation or three."""
+        return str(self) if all(len(node) == 2 for cell in self.cells for node in cell.nodes) else ""
+
     def to_dict(self) -> dict[str, Any]:
         cells = [
             {"nodes": [list(map(list, node)) for node in one.nodes], "concat": list(one.concat)} for one in self.cells

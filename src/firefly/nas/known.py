@@ -72,7 +72,9 @@ def permute(genotype: Genotype, seed: int) -> Genotype:
 
 def permute_cell(cell: Cell, dice: random.Random) -> Cell:
     names = [name for node in cell.nodes for name, _ in node]
-    dice.shuffle(names)
-    drawn = iter(names)
+    mixed = list(names)
+    while mixed == names and len(set(names)) > 1:  # the same cell would be no other
+        dice.shuffle(mixed)
+    drawn = iter(mixed)
     nodes: list[tuple[Edge, ...]] = [tuple((next(drawn), source) for _, source in node) for node in cell.nodes]
     return Cell(tuple(nodes), cell.concat)

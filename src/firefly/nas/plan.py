@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,7 +74,7 @@ class Plan:
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise FireflyError(f"{name}={getattr(self, name)!r}: give a whole number from 1 up")
         for name in ("step_one", "keep", "split", "fresh", "rate", "lr"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise FireflyError(f"{name}={getattr(self, name)!r}: give a number above 0")
 
     @property

@@ -28,6 +28,7 @@ from firefly.training import History, fit
 from firefly.training.precision import autocast, check_precision
 from firefly.training.recipe import Loss, find_device
 from firefly.training.resident import Batch, upload
+from firefly.training.resume import replace_file
 from firefly.vision.data import Images, hold_out
 
 
@@ -42,14 +43,15 @@ class Searched:
     parameters: int
     seconds: dict[str, float]  # of training and of growing
     genotype: Genotype
+    dataset: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        found = {key: getattr(self, key) for key in ("seed", "accuracy", "parameters", "seconds")}
+        found = {key: getattr(self, key) for key in ("dataset", "seed", "accuracy", "parameters", "seconds")}
         return found | {
             "plan": self.plan.to_dict(),
             "growths": list(self.growths),
             "genotype": self.genotype.to_dict(),
-            "text": str(self.genotype) if self.plan.inputs == 2 else "",
+            "text": self.genotype.text,
         }
 
 
@@ -110,7 +112,7 @@ def search(
         progress=progress,
         **how,
     )
-    return conclude(model, plan, seed, grower, history) if len(history) == plan.epochs else None
+    return conclude(model, plan, seed, grower, history, data.name) if len(history) == plan.epochs else None
 
 
 def find_factor(plan: Plan, time: float) -> float:
@@ -120,12 +122,12 @@ def find_factor(plan: Plan, time: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
-def conclude(model: nn.Module, plan: Plan, seed: int, grower: CellGrower, history: History) -> Searched:
+def conclude(model: nn.Module, plan: Plan, seed: int, grower: CellGrower, history: History, name: str) -> Searched:
     grown = sum(sum(growth["seconds"].values()) for growth in grower.history)
     seconds = {"training": round(history.seconds, 1), "growing": round(grown, 1)}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     genotype = read_log(grower.history, plan, f"{plan.title}-{seed}")
-    return Searched(plan, seed, tuple(grower.history), history.accuracy, parameters, seconds, genotype)
+    return Searched(plan, seed, tuple(grower.history), history.accuracy, parameters, seconds, genotype, name)
 
 
 def read_log(history: Any, plan: Plan, name: str = "") -> Genotype:
@@ -153,9 +155,9 @@ def make_loss(device: torch.device, precision: str | None = None) -> Loss:
 
 
 def write_search(found: Searched, path: Path) -> Path:
-    """The whole search as JSON: plan, growths with the width of every operation, and the genotype in both forms."""
+    """The whole search as JSON: plan, growths with the width of every operation, the genotype in both forms."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    replace_file(path, found.to_dict())
     return path
 
 
@@ -167,9 +169,10 @@ def read_search(path: Path) -> Searched:
         seed, growths = int(content["seed"]), tuple(content["growths"])
         genotype = read_log(growths, plan, f"{plan.title}-{seed}")
         told = (content["accuracy"], int(content["parameters"]), dict(content["seconds"]))
+        dataset = str(content.get("dataset", ""))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FireflyError(f"{path} is no search that can be read ({type(error).__name__}: {error})") from error
-    return Searched(plan, seed, growths, *told, genotype)
+    return Searched(plan, seed, growths, *told, genotype, dataset)
 
 
 def read_plan(content: dict[str, Any]) -> Plan:
