@@ -136,6 +136,18 @@ def test_an_altered_file_is_refused(tmp_path: Path, damage: Any) -> None:
     assert (tmp_path / "epoch-1").is_dir()
 
 
+def test_an_interrupt_while_the_lock_is_given_back_leaves_nothing_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), hold(tmp_path):
+        patch.setattr(Path, "unlink", interrupt)
+    with hold(tmp_path):
+        assert list_folder(tmp_path) == ["fit.lock"]
+
+
 def test_a_lock_that_names_nonsense_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "epoch-1").mkdir()

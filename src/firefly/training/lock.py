@@ -104,13 +104,17 @@ def lock(descriptor: int, path: Path) -> None:
 
 
 def release(path: Path, descriptor: int) -> None:
-    if sys.platform != "win32":
-        import fcntl
+    """Let go of the lock, whatever becomes of its file: an interrupt may come as that is deleted."""
+    try:
+        if sys.platform != "win32":
+            path.unlink(missing_ok=True)
+    finally:
+        if sys.platform != "win32":
+            import fcntl
 
-        path.unlink(missing_ok=True)
-        with suppress(OSError):  # closing alone would not let go if a worker was forked meanwhile
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
+            with suppress(OSError):  # closing alone would not let go if a worker was forked meanwhile
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
     if sys.platform == "win32":  # where an open file cannot be deleted
         path.unlink(missing_ok=True)
 
