@@ -308,6 +308,23 @@ def test_what_is_refused_before_anything_is_trained(
     assert list(master) == ["task 0", "task 1"]
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.int16])
+def test_labels_may_be_of_any_whole_type(kind: torch.dtype) -> None:
+    images, labels = draw_task(0)
+    one = Master(make_mlp, EXAMPLE)
+    one.learn("task", (images, labels.to(kind)), classes=CLASSES[0], recipe=RECIPE, growths=0)
+    assert len(one) == 1
+
+
+def test_a_hidden_layer_as_wide_as_there_are_classes_is_refused() -> None:
+    def make(classes: int) -> nn.Module:
+        head = [nn.Linear(5, 2 * classes), nn.ReLU(), nn.Linear(2 * classes, classes)]
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.ReLU(), *head)
+
+    with pytest.raises(FireflyError, match=r"layer 3 of make\(classes\) has another width"):
+        Master(make, EXAMPLE)
+
+
 def test_there_is_a_usual_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     one = Master(make_mlp, EXAMPLE)
     one.learn("task", draw_task(0, 80), classes=CLASSES[0], steps=2)

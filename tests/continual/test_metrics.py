@@ -5,8 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
-from nets import EXAMPLE, draw_task, learn_task, make_vgg
+from nets import EXAMPLE, draw_task, learn_task, make_mlp, make_vgg
+from torch import nn
 
+import firefly
 from firefly.continual import Master, metrics
 from firefly.errors import FireflyError
 
@@ -48,3 +50,14 @@ def test_a_row_a_task_that_adds_up(tmp_path: Path) -> None:
     assert len(table) == 3 and f"{master.parameters:,}" in table[-1]
     with pytest.raises(FireflyError, match="no test data for task 'task 1'"):
         metrics.measure(master, {"task 0": tests["task 0"]})
+
+
+def test_dormant_layers_are_accounted_for() -> None:
+    def make(classes: int) -> nn.Module:
+        model = make_mlp(classes)
+        firefly.deepen(model, EXAMPLE)
+        return model
+
+    master = Master(make, EXAMPLE)
+    learn_task(master, 0, growths=0), learn_task(master, 1, growths=0)
+    assert [row["mask_bits"] for row in metrics.account(master)] == [9, 9]

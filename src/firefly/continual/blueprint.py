@@ -43,6 +43,7 @@ class Blueprint:
     others: tuple[str, ...]
     parameters: frozenset[str]  # the rest are buffers
     shapes: Mapping[str, tuple[int, ...]]  # for two classes
+    dtypes: Mapping[str, str]
     traced: dict[int, Anatomy] = field(default_factory=dict)  # by the number of classes
 
     @property
@@ -84,14 +85,14 @@ class Blueprint:
     def describe(self) -> dict[str, Any]:
         """The widths and tensors as plain JSON, by which a folder knows its network again."""
         sorts: dict[str, Layouts] = {"shared": self.shared, "followers": self.followers}
-        tensors: dict[str, Any] = {name: {"sort": "head"} for name in self.head}
-        tensors |= {name: {"sort": "others"} for name in self.others}
+        tensors: dict[str, Any] = {name: {"sort": "head", "shape": [*self.shapes[name]]} for name in self.head}
+        tensors |= {name: {"sort": "others", "shape": [*self.shapes[name]]} for name in self.others}
         for sort, layouts in sorts.items():
             for name, layout in layouts.items():
                 dims = [[[run.width, run.size, run.block] for run in runs] for runs in layout.dims]
                 tensors[name] = {"sort": sort, "dims": dims}
         for name, told in tensors.items():
-            told["parameter"] = name in self.parameters
+            told |= {"parameter": name in self.parameters, "dtype": self.dtypes[name]}
         return {"widths": self.sizes, "tensors": tensors}
 
 
@@ -115,7 +116,16 @@ def read_blueprint(make: Make, example: Any) -> Blueprint:
     others = tuple(name for name in tensors if name not in (*weights, *beside, *heads))
     shared, follow, head = ({name: layouts[name] for name in names} for names in (weights, beside, heads))
     parameters = frozenset(name for name, _ in model.named_parameters())
-    return Blueprint(make, example, anatomy, shared, follow, head, others, parameters, list_shapes(model))
+    for name, layout in head.items():
+        for runs, here, there in zip(layout.dims, tensors[name].shape, other[name].shape):
+            grows = [run.width for run in runs if run.width]
+            if grows and here != there:
+                raise FireflyError(
+                    f"layer {grows[0]} of make(classes) has another width for another number of classes, and would "
+                    "grow: make it as wide for all"
+                )
+    dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items()}
+    return Blueprint(make, example, anatomy, shared, follow, head, others, parameters, list_shapes(model), dtypes)
 
 
 def is_shared(layout: Layout) -> bool:

@@ -42,6 +42,7 @@ def check_data(name: str, part: str, data: Any, classes: int) -> Data:
         raise FireflyError(
             f"task {name!r}: labels of {part} are {labels.dtype} of shape {tuple(labels.shape)}: give class numbers"
         )
+    labels = labels.long()
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise FireflyError(
@@ -50,7 +51,7 @@ def check_data(name: str, part: str, data: Any, classes: int) -> Data:
         )
     normal = () if isinstance(data, (tuple, list)) else ("mean", "std")
     known = {key: getattr(data, key) for key in normal if hasattr(data, key)}
-    return SimpleNamespace(images=images, labels=labels.long(), **known)
+    return SimpleNamespace(images=images, labels=labels, **known)
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from firefly.checkpoint.archive import publish, unpack
 from firefly.checkpoint.forms import check_form
-from firefly.continual.store import LEARNING, find_task
+from firefly.continual.store import LEARNING, check_next
 from firefly.errors import FireflyError
 from firefly.training.lock import hold
 
@@ -34,26 +34,32 @@ class Desk:
     name: str
     classes: int
     lesson: Json
+    before: int  # tasks that were learnt already
 
     def find(self, name: str) -> Path | None:
         """The folder of one training; what another task left half cleared away has other names."""
-        whose = hashlib.sha256(json.dumps([self.name, self.classes, self.lesson], sort_keys=True).encode())
+        told = [self.name, self.classes, self.lesson, self.before]
+        whose = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
         return None if self.folder is None else self.folder / f"{name}-{whose.hexdigest()[:16]}"
 
     def save(self, content: Json, tensors: dict[str, Tensor]) -> None:
         if self.folder is not None:
-            known = {"name": self.name, "classes": self.classes, "lesson": self.lesson}
+            known = {"name": self.name, "classes": self.classes, "lesson": self.lesson, "before": self.before}
             publish(self.folder / "network", {**known, **content}, tensors)
 
     def load(self) -> tuple[Json, dict[str, Tensor]] | None:
         """What was saved last, if it was for the same task, to be learnt in the same way."""
         if self.folder is None or not (self.folder / "network" / "checkpoint.json").exists():
             return None
-        content, tensors = unpack(self.folder / "network")
+        try:
+            content, tensors = unpack(self.folder / "network")
+        except FireflyError as error:
+            raise FireflyError(f"{error}; or delete {self.folder}, to begin {self.name!r} anew") from error
         check_form(content, FORM, f"{self.folder}: content")
         asked = json.loads(json.dumps(self.lesson))
         other = [key for key in asked if content["lesson"].get(key) != asked[key]]
         other += ["classes"] if content["classes"] != self.classes else []
+        other += ["number of tasks before it"] if content.get("before", self.before) != self.before else []
         if content["name"] != self.name or other:
             what = f"with another {other[0]}" if content["name"] == self.name else "and is not this one"
             raise FireflyError(
@@ -68,26 +74,24 @@ class Desk:
 
 
 @contextmanager
-def at_desk(root: Path | None, name: str, classes: int, lesson: Json, tasks: int) -> Iterator[Desk]:
+def at_desk(root: Path | None, name: str, classes: int, lesson: Json, known: Collection[str]) -> Iterator[Desk]:
     """A desk for the next task; one process at a time may sit at it."""
     if root is None:
-        yield Desk(None, name, classes, lesson)
+        yield Desk(None, name, classes, lesson, len(known))
         return
+    check_next(root, len(known) + 1)
     with hold(root):
-        if find_task(root, tasks + 1).exists():
-            raise FireflyError(f"{root}: another process has learnt a task meanwhile: open the master anew")
+        check_next(root, len(known) + 1)
         for stale in root.glob(".task-*-" + "[0-9a-f]" * 16):  # left by a process that was killed
             shutil.rmtree(stale, ignore_errors=True)
-        desk = Desk(root / LEARNING, name, classes, lesson)
-        if tasks and is_finished(root, tasks):
-            desk.clear()
+        desk = Desk(root / LEARNING, name, classes, lesson, len(known))
+        if find_name(root / LEARNING / "network" / "checkpoint.json") in known:
+            desk.clear()  # its folder has been written since
         yield desk
 
 
-def is_finished(root: Path, tasks: int) -> bool:
-    """Whether what lies on the desk is the last task, whose folder has been written since."""
-    path = root / LEARNING / "network" / "checkpoint.json"
-    if not path.exists():
-        return False
-    name = json.loads((find_task(root, tasks) / "checkpoint.json").read_bytes())["name"]
-    return bool(json.loads(path.read_bytes()).get("name") == name)
+def find_name(path: Path) -> str | None:
+    """Of the task that lies on the desk, if one does."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(path.read_bytes())["name"])
+    return None

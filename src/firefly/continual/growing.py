@@ -16,7 +16,7 @@ from firefly.continual.blueprint import fit_plain, list_tensors
 from firefly.continual.data import Data
 from firefly.continual.lesson import Lesson, Pupil
 from firefly.continual.lock import put_back
-from firefly.continual.ownership import Lists, find_places
+from firefly.continual.ownership import Lists, count_born, find_places
 from firefly.descent import grow
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import Kind, New, Split, Unlock, read_neighborhood
@@ -82,7 +82,7 @@ def settle_lists(master: Master, pupil: Pupil, growth: Growth) -> None:
     order, lists = {}, {}
     for name, known in pupil.lists.items():
         before, after = growth.widths.get(name, (len(known), len(known)))
-        first = max(master.born[name], int(known.max()) + 1 if len(known) else 0)
+        first = max(master.born[name], count_born(known))
         numbers = torch.cat([known, torch.arange(first, first + after - before)])
         unlocked = torch.tensor(sorted(growth.chosen.get(name, {}).get("unlock", [])), dtype=torch.long)
         stays = torch.arange(before)

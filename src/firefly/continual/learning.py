@@ -37,7 +37,7 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
     lesson.check_kinds(bool(len(master)) and read_pick(lesson.pick).how != "none")
     train, valid = hold_out(lesson.name, train, valid, lesson.classes, lesson.seed)
     try_images(lesson.name, (train, valid), master.blueprint.build(lesson.classes))
-    with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), len(master)) as desk:
+    with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), list(master)) as desk:
         pupil = resume(master, lesson, desk) or begin(master, lesson, train, desk)
         while True:
             train_round(master, lesson, pupil, train, valid, desk)

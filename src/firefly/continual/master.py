@@ -23,7 +23,7 @@ from firefly.anatomy.widths import length
 from firefly.continual import learning, store
 from firefly.continual.blueprint import Layouts, Make, draw_head, list_tensors, read_blueprint
 from firefly.continual.lock import Held, is_still
-from firefly.continual.ownership import Lists, Task, Tensors, enlarge, find_heard, find_own, find_places
+from firefly.continual.ownership import Lists, Task, Tensors, count_born, enlarge, find_heard, find_own, find_places
 from firefly.continual.picking import Pick
 from firefly.continual.until import Until
 from firefly.descent import BUDGET
@@ -214,8 +214,7 @@ class Master:
 
     def _take(self, task: Task) -> None:
         """Put what a task owns into the master's tensors."""
-        pairs = ((name, int(numbers.max()) + 1 if len(numbers) else 0) for name, numbers in task.lists.items())
-        born = {name: max(self.born[name], last) for name, last in pairs}
+        born = {name: max(self.born[name], count_born(numbers)) for name, numbers in task.lists.items()}
         larger = {}
         for name, layout in self.layouts.items():
             larger[name] = enlarge(self.tensors[name], layout, self.born, born)

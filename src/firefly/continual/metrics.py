@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from firefly.continual.ownership import count_born
 from firefly.continual.store import count_bytes
 from firefly.errors import FireflyError
 from firefly.training.score import evaluate
@@ -30,7 +31,7 @@ def account(master: Master) -> list[Json]:
     for number, (name, task) in enumerate(master.tasks.items(), start=1):
         owned = sum(tensor.numel() for tensor in task.owned.values())
         union += master.count(name)
-        born = {width: max(born[width], 1 + int(numbers.max())) for width, numbers in task.lists.items()}
+        born = {width: max(born[width], count_born(numbers)) for width, numbers in task.lists.items()}
         sizes = {"owned": owned, "private": master.count(name) - owned, "union": union, "mib": union * 4 / 2**20}
         uses = {"neurons": sum(map(len, task.lists.values())), "mask_bits": sum(born.values())}
         disk = {} if master.folder is None else {"bytes": count_bytes(master.folder, number)}

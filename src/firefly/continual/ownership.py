@@ -45,6 +45,11 @@ class Task:
         return dict(self.told.get("unheard", {}))
 
 
+def count_born(numbers: Tensor) -> int:
+    """How many neurons of a width there must be, as far as a list knows; a dormant layer has none."""
+    return int(numbers.max()) + 1 if len(numbers) else 0
+
+
 def find_places(layout: Layout, lists: Lists, born: Mapping[str, int]) -> tuple[Tensor, ...]:
     """Where the entries of a network of these lists lie in the master's tensor, shaped to index it."""
     still = torch.zeros(0)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firefly.checkpoint.archive import hash_json, make_folder, publish, unpack, write
+from firefly.checkpoint.archive import make_folder, publish, unpack, write
 from firefly.checkpoint.forms import check_form
 from firefly.continual.ownership import Task
 from firefly.errors import FireflyError, first_line
@@ -51,13 +51,16 @@ def open_folder(root: Path, blueprint: Json) -> None:
 def check_blueprint(path: Path, blueprint: Json) -> None:
     try:
         known = json.loads(path.read_bytes())["blueprint"]
-        widths, tensors = known["widths"], known["tensors"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        widths, tensors = dict(known["widths"]), {name: dict(told) for name, told in known["tensors"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FireflyError(f"{path} is damaged ({first_line(error)}): restore it, or use another folder") from error
-    if hash_json(known) == hash_json(blueprint):
-        return
     other = [n for n in {**widths, **blueprint["widths"]} if widths.get(n) != blueprint["widths"].get(n)]
-    other += [n for n in {**tensors, **blueprint["tensors"]} if tensors.get(n) != blueprint["tensors"].get(n)]
+    for name in {**tensors, **blueprint["tensors"]}:
+        here, there = blueprint["tensors"].get(name, {}), tensors.get(name)
+        if there != {key: value for key, value in here.items() if key in (there or {})}:  # an older Firefly told less
+            other.append(name)
+    if not other:
+        return
     raise FireflyError(
         f"{path.parent} is the master of another small network: it differs in {', '.join(other[:5])}; "
         "give the make with which it was begun, or another folder"
@@ -66,14 +69,14 @@ def check_blueprint(path: Path, blueprint: Json) -> None:
 
 def write_task(root: Path, number: int, task: Task) -> None:
     """Add a task's folder, all or nothing."""
+    check_next(root, number)
     folder = find_task(root, number)
-    if folder.exists():
-        raise FireflyError(f"{folder} is there already: another process learnt a task meanwhile; open the master anew")
     temporary = root / f".{folder.name}-{secrets.token_hex(8)}"
     tensors = {f"owned/{name}": tensor for name, tensor in task.owned.items()}
     tensors |= {f"private/{name}": tensor for name, tensor in task.private.items()}
     lists = {name: numbers.tolist() for name, numbers in task.lists.items()}
     content = {"name": task.name, "classes": task.classes, "number": number, "lists": lists, "told": task.told}
+    content |= {"after": read_checksum(find_task(root, number - 1))} if number > 1 else {}
     try:
         publish(temporary, content, tensors)
         os.rename(temporary, folder)
@@ -81,6 +84,20 @@ def write_task(root: Path, number: int, task: Task) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     flush(root)
+
+
+def check_next(root: Path, number: int) -> None:
+    """See that the folder holds the master still, and all tasks but this next one."""
+    if find_task(root, number).exists():
+        raise FireflyError(f"{root}: another process has learnt a task meanwhile: open the master anew")
+    for path in (root / "master.json", *([find_task(root, number - 1)] if number > 1 else [])):
+        if not path.exists():
+            raise FireflyError(f"{path} is gone since the master was opened: put it back, or open the master anew")
+
+
+def read_checksum(folder: Path) -> str:
+    """Of a task: the next one says that it was learnt after this one, and no other."""
+    return str(json.loads((folder / "checkpoint.json").read_bytes())["checksum"])
 
 
 def flush(folder: Path) -> None:
@@ -99,20 +116,29 @@ def find_task(root: Path, number: int) -> Path:
 
 def read_tasks(root: Path) -> Iterator[Task]:
     """The tasks in the order in which they were learnt."""
-    number = 1
+    number, before = 1, ""
     while (folder := find_task(root, number)).exists():
-        yield read_task(folder, number)
+        task = read_task(folder, number, before)
+        before = read_checksum(folder)
+        yield task
         number += 1
-    beyond = sorted(path.name for path in root.glob("task-*") if path.name >= find_task(root, number).name)
-    if beyond:
-        raise FireflyError(f"{root} holds {beyond[0]} but not task-{number:03d}: a task needs all those before it")
+    beyond = sorted(int(path.name[5:]) for path in root.glob("task-*") if path.name[5:].isdecimal())
+    if beyond and beyond[-1] > number:
+        other = find_task(root, beyond[-1]).name
+        raise FireflyError(f"{root} holds {other} but not task-{number:03d}: a task needs all those before it")
 
 
-def read_task(folder: Path, number: int) -> Task:
+def read_task(folder: Path, number: int, before: str) -> Task:
+    """A task, if it was learnt after the one of this checksum; folders of an older Firefly do not say."""
     content, tensors = unpack(folder)
     check_form(content, FORM, f"{folder}: content")
     if content["number"] != number:
         raise FireflyError(f"{folder} is the folder of task {content['number']}: it was renamed; name it as it was")
+    if content.get("after", before) != before:
+        raise FireflyError(
+            f"{folder} was learnt after another task than that in {find_task(folder.parent, number - 1)}: "
+            "they are of different masters; copy whole ones"
+        )
     parts: dict[str, dict[str, Tensor]] = {"owned": {}, "private": {}}
     for key, tensor in tensors.items():
         sort, _, name = key.partition("/")
