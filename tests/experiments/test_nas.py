@@ -45,10 +45,11 @@ def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     rows = [json.loads(line) for line in (Path(runs) / "results.jsonl").read_text().splitlines()]
     assert [row["method"] for row in rows] == ["search", "firefly-asleep", "permuted", "random"]
     assert [row["final"] for row in rows] == [False, True, True, True]
+    append(Path(runs) / "results.jsonl", {"benchmark": "nas_probe"})  # rows of another kind are left alone
     assert rows[1]["parameters"] == rows[2]["parameters"]
     assert "Firefly lower by" in capsys.readouterr().out
     assert main([*words, "--set", "epochs=1", "images=64", "channels=4"]) == 0  # nothing is done twice
-    assert len((Path(runs) / "results.jsonl").read_text().splitlines()) == 4
+    assert len((Path(runs) / "results.jsonl").read_text().splitlines()) == 5
     assert main(["report", str(Path(runs) / "results.jsonl")]) == 0
 
 

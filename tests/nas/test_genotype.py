@@ -44,6 +44,7 @@ def test_as_darts_prints_it() -> None:
         (GOOD.replace("dil_conv_3x3", "dil_conv_9x9"), "dil_conv_9x9"),
         (GOOD.replace("('dil_conv_3x3', 2)", "('dil_conv_3x3', 5)"), "node 5 reads 5"),
         (GOOD.replace("[2, 3, 4, 5]", "[2, 9]"), "from 2 to 5"),
+        (GOOD.replace("[2, 3, 4, 5]", "range(1000000000000)"), "from 2 to 5"),  # and no memory is filled with it
         ('{"cells": 3}', "does not read"),
         ('{"cells": []}', "a genotype of 0"),
         ("{", "not JSON"),

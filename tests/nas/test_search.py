@@ -187,6 +187,16 @@ def test_plans_are_checked(how: dict[str, object]) -> None:
         Plan(**how)  # type: ignore[arg-type]
 
 
+def test_tables_tell_the_readings_of_the_paper_apart() -> None:
+    plans = [Plan(), Plan(asleep=True, worth="operation"), Plan(share_of="neurons"), Plan(decide="gain")]
+    assert [plan.title for plan in plans] == [
+        "firefly",
+        "firefly-asleep-operation",
+        "firefly-neurons",
+        "firefly-gain",
+    ]
+
+
 def test_the_learning_rate_falls_before_every_growth() -> None:
     plan = replace(PLAN, every=4)
     assert [find_factor(plan, float(4 * number)) for number in range(6)] == [1.0] * 6  # five rounds, and the last epoch

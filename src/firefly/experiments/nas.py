@@ -169,7 +169,7 @@ def run_searches(args: Namespace) -> int:
     place, (train, _) = make_place(args), load_train(args, plan)
     more = read_loop(args.fit)
     finished = all(run_search(plan, train, name_data(args), seed, place, more) for seed in args.seeds)
-    if finished and len(args.seeds) > 1:
+    if finished and len(set(args.seeds)) > 1:
         print(tell_agreement(find_searches(args.runs, plan)))
     if not finished:
         print("time is up: the same command goes on from here")
@@ -190,7 +190,7 @@ def run_evaluations(args: Namespace) -> int:
     for entry, _ in mine:  # whatever has no size that fits is told before the first training
         find_channels(entry.genotype, trial, train.classes, train.images.shape[1])
     finished = all(judge.judge(entry, seed) for entry, seed in mine)
-    rows = [row for row in read_rows(place.results) if row["experiment"] == "nas"]
+    rows = [row for row in read_rows(place.results) if row.get("experiment") == "nas"]
     print(f"\n{table(rows)}\n\n{sum(row['final'] for row in rows)} networks in {place.results}")
     if find_spec("matplotlib") is not None and any(row["final"] for row in rows):
         print(f"figure: {plot(rows, args.runs / 'nas.png')}")

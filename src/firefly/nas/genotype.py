@@ -182,5 +182,5 @@ def read_cell(call: dict[str, ast.expr], kind: str) -> Cell:
 def read_numbers(node: ast.expr) -> list[int]:
     """[2, 3, 4, 5], or range(2, 6), which DARTS' own code prints."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "range":
-        return list(range(*(int(ast.literal_eval(one)) for one in node.args)))[:100]
+        return list(range(*(int(ast.literal_eval(one)) for one in node.args))[:100])
     return list(ast.literal_eval(node))

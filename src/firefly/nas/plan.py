@@ -10,7 +10,7 @@ from typing import Any
 from firefly.errors import FireflyError
 from firefly.nas.template import CHANNELS, START
 
-CHOICES = {
+CHOICES = {  # the usual one first
     "share_of": ("candidates", "neurons"),
     "worth": ("neuron", "operation"),
     "decide": ("width", "gain"),
@@ -94,8 +94,8 @@ class Plan:
     @property
     def title(self) -> str:
         """What tables call cells that were found so."""
-        special = (self.asleep * "asleep", (self.worth != "neuron") * self.worth)
-        return "-".join(["firefly", *filter(None, special)])
+        chosen = (getattr(self, name) for name, known in CHOICES.items() if getattr(self, name) != known[0])
+        return "-".join(filter(None, ("firefly", self.asleep * "asleep", *chosen)))
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
