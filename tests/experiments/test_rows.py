@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from firefly.errors import FireflyError
-from firefly.experiments import notes, versions
+from firefly.experiments import notes, options, versions
 from firefly.experiments.rows import append
 from firefly.experiments.versions import find_commit, list_versions
 
@@ -76,3 +76,25 @@ def test_a_copy_without_history_is_told_its_commit(monkeypatch: pytest.MonkeyPat
     list_versions.cache_clear()
     assert list_versions()["commit"] == "abc123"
     list_versions.cache_clear()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40, 10_000])
+def test_a_row_that_was_cut_short_is_written_anew(cut: int, tmp_path: Path) -> None:
+    """A process that is killed as it writes leaves a piece of a row, or one without the end of its line."""
+    path = tmp_path / "results.jsonl"
+    rows = [{"experiment": "some", "step": step} for step in range(3)]
+    append(path, *rows)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][: max(1, len(lines[2]) - cut)])
+    left = options.read_rows(path)
+    assert [row["step"] for row in left] == [0, 1, 2][: 3 if cut == 1 else 2]
+    append(path, *rows[len(left) :], {"experiment": "some", "step": 3})
+    assert [row["step"] for row in options.read_rows(path)] == [0, 1, 2, 3] and path.read_bytes().startswith(whole)
+
+
+def test_a_file_that_holds_no_rows_is_not_taken_for_one_that_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(FireflyError, match="not a results file"):
+        options.read_rows(path)

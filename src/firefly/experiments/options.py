@@ -114,7 +114,7 @@ def make_world(
 
 
 def read_rows(path: Path) -> list[Row]:
-    return decide(rows.read_rows(path) if path.exists() and not find_rank() else [])
+    return decide(rows.read_rows(path, under_way=True) if path.exists() and not find_rank() else [])
 
 
 def read_own(path: Path, setting: Setting) -> list[Row]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import firefly
+from firefly.checkpoint.archive import Lock
 from firefly.errors import FireflyError
 from firefly.experiments.versions import list_versions
 from firefly.ranks.talk import count_ranks, find_rank
@@ -26,23 +27,39 @@ Row = dict[str, Any]
 def append(path: Path, *rows: Row) -> None:
     """Write rows through to the disk, with the versions that they were measured with beside those that they name.
 
-    Of several ranks the first one does.
+    Of several ranks the first one does. What a process that was killed left of a row goes first.
     """
     if find_rank():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     several = {"ranks": count_ranks()} if count_ranks() > 1 else {}
     told = [several | row | {"versions": {**row.get("versions", {}), **list_versions()}} for row in rows]
-    with path.open("a") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in told))
+    data = "".join(json.dumps(row) + "\n" for row in told).encode()
+    with Lock(path.parent, alone=True), path.open("ab") as file:
+        known = path.read_bytes()
+        end = find_end(known)
+        if end < len(known):
+            file.truncate(end)
+        file.write(data if known[:end].endswith(b"\n") or not end else b"\n" + data)
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The networks of a results file, one per line."""
+def find_end(data: bytes) -> int:
+    """Where the whole rows end: a process that is killed as it writes leaves a piece of one, without its line's end."""
+    end = data.rfind(b"\n") + 1
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        json.loads(data[end:])
+    except (ValueError, RecursionError):
+        return end if data[end:].startswith(b"{") else len(data)
+    return len(data)
+
+
+def read_rows(path: Path, under_way: bool = False) -> list[Row]:
+    """The networks of a results file, one per line; of one that is under way, those that are whole."""
+    try:
+        data = path.read_bytes()
+        lines = data[: find_end(data) if under_way else None].decode().splitlines()
         rows = {number: json.loads(line) for number, line in enumerate(lines, start=1) if line.strip()}
     except OSError as error:
         raise FireflyError(f"{path} cannot be read: {error.strerror}") from error
