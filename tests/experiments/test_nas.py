@@ -134,6 +134,18 @@ def test_searches_of_other_images_are_others(tmp_path: Path, monkeypatch: pytest
         nas_search.merge_searches(found, tmp_path / "merged.json")
 
 
+def test_a_search_does_not_agree_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One seed twice is one search, and cells that are merged never take the place of a search."""
+    paths = [str(write_search(make_search(seed), tmp_path / f"search-{seed}.json")) for seed in (0, 1)]
+    assert main(["nas", "agreement", paths[0], paths[0]]) == 2
+    assert main(["nas", "agreement", *paths, "--merge", paths[0]]) == 2
+    assert "take another, such as merged.json" in capsys.readouterr().err
+    assert nas_search.read_search(Path(paths[0])) == make_search(0)
+    assert main(["nas", "agreement", *paths, paths[1], "--merge", str(tmp_path / "merged.json")]) == 0
+    assert "the cells of 2 searches" in capsys.readouterr().out
+    assert read_entry(str(tmp_path / "merged.json")).genotype.name == "firefly-0-1"
+
+
 def test_what_another_process_has_evaluated_is_not_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +222,8 @@ def test_the_table_counts_cells_not_seeds() -> None:
     assert "8.00 ± 1.00" in lines[2] and lines[2].split()[1:3] == ["2", "3"]
     assert "19.00 ± 1.00" in lines[3] and "+11.00 (+7.8 s.e.)" in lines[3]
     assert compare([8.0], [9.0]) == "+1.00"
+    other = [row | {"method": "firefly-neurons"} if row["method"] == "firefly" else row for row in rows]
+    assert [line.split()[0] for line in table(other).splitlines()[2:]] == ["firefly-neurons", "random"]  # ours first
 
 
 def test_searches_are_told_from_their_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,7 +181,18 @@ def test_asleep_operations_wake_up() -> None:
     assert all(op.width != 1 for _, _, op in list_operations(model))
 
 
-@pytest.mark.parametrize("how", [{"worth": "luck"}, {"start": (1, 2)}, {"every": 0}, {"keep": 0.0}, {"decide": "dice"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"worth": "luck"},
+        {"start": (1, 2)},
+        {"every": 0},
+        {"keep": 0.0},
+        {"keep": float("inf")},
+        {"least": float("nan")},
+        {"decide": "dice"},
+    ],
+)
 def test_plans_are_checked(how: dict[str, object]) -> None:
     with pytest.raises(FireflyError, match=next(iter(how))):
         Plan(**how)  # type: ignore[arg-type]

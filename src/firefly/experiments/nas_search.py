@@ -133,12 +133,9 @@ def find_searches(where: Path | Sequence[Path], plan: Plan | None = None) -> Fou
 
 def tell_agreement(found: Found) -> str:
     """The agreement of searches, those of each plan and data set by themselves."""
-    plans: dict[str, list[Searched]] = {}
-    for _, one in found:
-        plans.setdefault(identify(one), []).append(one)
-    several = [ones for ones in plans.values() if len(ones) > 1]
+    several = [ones for ones in line_up(found) if len(ones) > 1]
     if not several:
-        raise FireflyError(f"{len(found)} searches, no two of one plan: search with --seeds 0 1 2 first")
+        raise FireflyError(f"{len(found)} searches, no two seeds of one plan: search with --seeds 0 1 2 first")
     told = []
     for ones in several:
         plan = ones[0].plan
@@ -148,23 +145,30 @@ def tell_agreement(found: Found) -> str:
     return "\n".join(told)
 
 
-def identify(found: Searched) -> str:
-    """What searches have in common that are compared: all but the seed."""
-    return json.dumps([found.dataset, found.plan.to_dict()])
+def line_up(found: Found) -> list[list[Searched]]:
+    """Searches that differ in nothing but their seed, side by side; one of each seed."""
+    alike: dict[str, dict[int, Searched]] = {}
+    for _, one in found:
+        alike.setdefault(json.dumps([one.dataset, one.plan.to_dict()]), {})[one.seed] = one
+    return [list(ones.values()) for ones in alike.values()]
 
 
 def merge_searches(found: Found, path: Path) -> str:
     """The cells of all searches of one plan together, as a genotype's file."""
-    if len({identify(one) for _, one in found}) != 1:
+    several = line_up(found)
+    if len(several) != 1:
         raise FireflyError(f"--merge with {len(found)} searches: name searches of one plan and data set")
-    plan = found[0][1].plan
-    together = merge([list_rivals(one.growths, plan) for _, one in found])
+    if path.match("search-*.json"):
+        raise FireflyError(f"--merge {path}: files of this name are whole searches; take another, such as merged.json")
+    (ones,) = several
+    plan = ones[0].plan
+    together = merge([list_rivals(one.growths, plan) for one in ones])
     genotype = make_genotype(
-        find_winners(together, plan), plan, "-".join([plan.title, *(str(one.seed) for _, one in found)])
+        find_winners(together, plan), plan, "-".join([plan.title, *(str(one.seed) for one in ones)])
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(genotype.to_dict()), encoding="utf-8")
-    return f"{path}: the cells of {len(found)} searches together\n{genotype.text}"
+    return f"{path}: the cells of {len(ones)} searches together\n{genotype.text}"
 
 
 def differ(plan: Plan) -> str:

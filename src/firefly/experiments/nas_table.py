@@ -24,7 +24,8 @@ def group(rows: list[Row]) -> dict[str, list[Row]]:
     for row in rows:
         if row.get("final"):
             found.setdefault(row["method"], []).append(row)
-    return {name: mine for name, mine in found.items() if mine}
+    order = sorted(found, key=lambda name: not name.startswith("firefly"))
+    return {name: found[name] for name in order if found[name]}
 
 
 def mean_by_cell(rows: list[Row]) -> list[float]:
