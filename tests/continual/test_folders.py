@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from nets import EXAMPLE, hash_logits, learn_task, make_depthwise, make_vgg
+from nets import EXAMPLE, draw_task, hash_logits, learn_task, make_depthwise, make_vgg
 from torch import nn
 
 from firefly.continual import Master, learning
@@ -56,6 +56,23 @@ def test_what_lies_on_the_desk_is_not_taken_up_after_other_tasks(
     master.add("added", 2, lists, model, {})
     with pytest.raises(FireflyError, match="interrupted, with another number of tasks before it"):
         learn_task(master, 1)
+
+
+def test_what_was_trained_with_other_labels_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor with the same in another order, of which other images were held out."""
+    master = learn_and_stop(tmp_path, monkeypatch)
+    images, labels = draw_task(1)
+    monkeypatch.setattr("nets.draw_task", lambda *_: (images.flip(0), labels.flip(0)))
+    with pytest.raises(FireflyError, match="interrupted, with another order or choice of labels"):
+        learn_task(master, 1)
+
+
+def test_a_task_is_kept_once() -> None:
+    master = Master(make_vgg, EXAMPLE)
+    learn_task(master, 0, growths=0)
+    model, lists = master.begin(2)
+    with pytest.raises(FireflyError, match="learnt already"):
+        master.add("task 0", 2, lists, model, {})
 
 
 def test_a_desk_of_any_learnt_task_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

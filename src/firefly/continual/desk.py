@@ -35,16 +35,18 @@ class Desk:
     classes: int
     lesson: Json
     before: int  # tasks that were learnt already
+    labels: str  # of the images, hashed: whoever mends them, or draws others, begins anew
 
     def find(self, name: str) -> Path | None:
         """The folder of one training; what another task left half cleared away has other names."""
-        told = [self.name, self.classes, self.lesson, self.before]
+        told = [self.name, self.classes, self.lesson, self.before, self.labels]
         whose = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
         return None if self.folder is None else self.folder / f"{name}-{whose.hexdigest()[:16]}"
 
     def save(self, content: Json, tensors: dict[str, Tensor]) -> None:
         if self.folder is not None:
-            known = {"name": self.name, "classes": self.classes, "lesson": self.lesson, "before": self.before}
+            known = {"name": self.name, "classes": self.classes, "lesson": self.lesson}
+            known |= {"before": self.before, "labels": self.labels}
             publish(self.folder / "network", {**known, **content}, tensors)
 
     def load(self) -> tuple[Json, dict[str, Tensor]] | None:
@@ -60,6 +62,7 @@ class Desk:
         other = [key for key in asked if content["lesson"].get(key) != asked[key]]
         other += ["classes"] if content["classes"] != self.classes else []
         other += ["number of tasks before it"] if content.get("before", self.before) != self.before else []
+        other += ["order or choice of labels"] if content.get("labels", self.labels) != self.labels else []
         if content["name"] != self.name or other:
             what = f"with another {other[0]}" if content["name"] == self.name else "and is not this one"
             raise FireflyError(
@@ -74,17 +77,19 @@ class Desk:
 
 
 @contextmanager
-def at_desk(root: Path | None, name: str, classes: int, lesson: Json, known: Collection[str]) -> Iterator[Desk]:
+def at_desk(
+    root: Path | None, name: str, classes: int, lesson: Json, known: Collection[str], labels: str
+) -> Iterator[Desk]:
     """A desk for the next task; one process at a time may sit at it."""
     if root is None:
-        yield Desk(None, name, classes, lesson, len(known))
+        yield Desk(None, name, classes, lesson, len(known), labels)
         return
     check_next(root, len(known) + 1)
     with hold(root):
         check_next(root, len(known) + 1)
         for stale in root.glob(".task-*-" + "[0-9a-f]" * 16):  # left by a process that was killed
             shutil.rmtree(stale, ignore_errors=True)
-        desk = Desk(root / LEARNING, name, classes, lesson, len(known))
+        desk = Desk(root / LEARNING, name, classes, lesson, len(known), labels)
         if find_name(root / LEARNING / "network" / "checkpoint.json") in known:
             desk.clear()  # its folder has been written since
         yield desk

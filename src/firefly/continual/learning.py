@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firefly.continual.blueprint import list_tensors
-from firefly.continual.data import Data, hold_out, try_images
+from firefly.continual.data import Data, hash_labels, hold_out, try_images
 from firefly.continual.desk import Desk, at_desk
 from firefly.continual.growing import grow_round, keep_only
 from firefly.continual.lesson import Lesson, Pupil
@@ -37,7 +37,8 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
     lesson.check_kinds(bool(len(master)) and read_pick(lesson.pick).how != "none")
     train, valid = hold_out(lesson.name, train, valid, lesson.classes, lesson.seed)
     try_images(lesson.name, (train, valid), master.blueprint.build(lesson.classes))
-    with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), list(master)) as desk:
+    labels = hash_labels(train, valid)
+    with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), list(master), labels) as desk:
         pupil = resume(master, lesson, desk) or begin(master, lesson, train, desk)
         while True:
             train_round(master, lesson, pupil, train, valid, desk)

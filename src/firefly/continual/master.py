@@ -196,6 +196,8 @@ class Master:
 
     def add(self, name: str, classes: int, lists: Lists, model: nn.Module, told: dict[str, Any]) -> Task:
         """Keep a task that was learnt: on disk first, then here."""
+        if name in self:
+            raise FireflyError(f"task {name!r} was learnt already, and stays as it is: give the new one another name")
         tensors = {key: tensor.detach().cpu() for key, tensor in list_tensors(model.cpu()).items()}
         unheard = told.get("unheard", NOBODY)
         moved = [one for one in self.hold(model, lists, unheard) if not is_still(one)]
