@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from firefly.errors import FireflyError
 from firefly.experiments.nas import read_loop
 from firefly.experiments.nas_evaluate import SETTINGS, find_channels
 from firefly.experiments.nas_search import PLANS
@@ -73,7 +74,7 @@ def choose(job: str, size: str, batch: int | None, device: torch.device, deadlin
             continue
         try:
             seconds = TIMED[job](read_loop(form.split()), size, batch, device)
-        except RuntimeError as error:  # such as too little memory
+        except (RuntimeError, FireflyError) as error:  # such as too little memory, or a loss that is no number
             print(f"{job}: {form}: {error}", flush=True)
             continue
         rows.append({"benchmark": "nas_time", "job": job, "form": form, "seconds_per_step": seconds, "batch": batch})

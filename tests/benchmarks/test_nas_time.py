@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from firefly.errors import FireflyError
 from firefly.experiments.nas import read_loop
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -24,7 +25,7 @@ def test_a_step_is_timed(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fastest_form_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pretend(how: dict[str, object], size: str, batch: int | None, device: torch.device) -> float:
         if how["precision"] == "float32":
-            raise RuntimeError("out of memory")
+            raise FireflyError("the loss became nan") if how["dense"] else RuntimeError("out of memory")
         return 0.25 if how["dense"] and not how["channels_last"] else 0.5
 
     monkeypatch.setattr(nas_time, "TIMED", {"search": pretend, "evaluate": pretend})
@@ -48,3 +49,17 @@ def test_the_script_passes_the_form_on(tmp_path: Path) -> None:
     told = subprocess.run(["bash", script, "search"], env=settings, capture_output=True, text=True, check=True).stdout
     assert told.startswith("[7] -m firefly nas search --seeds 7 --asleep --runs")
     assert told.rstrip().endswith("--fit dense=true precision=bf16") and (tmp_path / "all.tgz").exists()
+
+
+def test_a_search_of_seed_10_is_none_of_seed_0(tmp_path: Path) -> None:
+    """The script goes on to the evaluation only when each seed has its file, of whatever plan."""
+    python, runs = tmp_path / "python", tmp_path / "runs"
+    runs.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    script = Path(__file__).parents[2] / "benchmarks" / "nas.sh"
+    settings = {"PATH": "/usr/bin:/bin", "PYTHON": str(python), "RUNS": str(runs), "SEEDS": "0", "FIT": "dense=true"}
+    for name, evaluates in (("search-10", False), ("search-ab12ef-10", False), ("search-ab12ef-0", True)):
+        (runs / f"{name}.json").touch()
+        told = subprocess.run(["bash", script], env=settings, capture_output=True, text=True, check=True).stdout
+        assert ("nas evaluate" in told) == evaluates
