@@ -105,16 +105,19 @@ class Bench:
         words, recipe = self.words, self.recipe
         slim = f"-l1-{words.l1:g}" if words.method in ("slimming", "full-l1") else ""
         rate = f"-lr-{words.lr:g}" if words.method.startswith("full") and words.lr else ""
-        name = f"{self.task.name.split('-')[0]}-{recipe.epochs}-{recipe.batch}{rate}{slim}-{self.seed}"
+        images = len(self.train[1] if isinstance(self.train, tuple) else self.train)  # fewer where some are set apart
+        name = f"{self.task.name.split('-')[0]}-{images}-{recipe.epochs}-{recipe.batch}{rate}{slim}-{self.seed}"
         return str(self.folder / name)
 
     def keep_full(self, model: nn.Module, cost: Cost) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(tensors, f"{self.kept}.safetensors")
         told = {"flops": cost.flops, "epochs": cost.epochs, "seconds": cost.seconds}
-        Path(f"{self.kept}.part").write_text(json.dumps(told))
-        os.replace(f"{self.kept}.part", f"{self.kept}.json")  # last, so that it says that both are there
+        part = f"{self.kept}.{os.getpid()}.part"  # two tasks may have one full network
+        save_file(tensors, part)
+        os.replace(part, f"{self.kept}.safetensors")
+        Path(part).write_text(json.dumps(told))
+        os.replace(part, f"{self.kept}.json")  # last, so that it says that both are there
 
     def load_full(self, cost: Cost) -> nn.Module:
         """The full network as it was trained; its cost counts."""

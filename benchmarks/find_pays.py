@@ -150,7 +150,7 @@ def show(row: Row) -> None:
 
 
 def list_known(how: argparse.Namespace) -> Known:
-    rows = read_rows(how.out) if how.out and how.out.exists() else []
+    rows = read_rows(how.out, under_way=True) if how.out and how.out.exists() else []
     where = "test_loss" if how.test else "held_loss"
     mine = [row for row in rows if where in row and row["config"]["quick"] == how.quick]
     return {(row["task"], row["tried"], row["seed"]) for row in mine}

@@ -130,6 +130,8 @@ def run_job(job: Job) -> dict[str, Any]:
     sizes = [whole.sizes()] if grower is None else grower.sizes_by_epoch(len(history))
     forward = [whole.flops(one) for one in sizes] * (1 if grower else len(history))
     images = steps * options["batch"]
+    told = {"quick": True} if job.quick else {}
+    told |= {"random": job.random} if job.random else {}
     growing = grower.flops_spent(options["batch"]) if grower else 0
     return {
         "benchmark": "growth_pays",
@@ -149,7 +151,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "grown": grower.told if grower else [],
         "shared": job.shared,
         "device": torch.cuda.get_device_name() if job.device == "cuda" else "cpu",
-        "config": {**asdict(recipe), **options, **settings, "images": count, "held": apart},
+        "config": {**asdict(recipe), **options, **settings, "images": count, "held": apart, **told},
     }
 
 
@@ -210,16 +212,22 @@ def show(row: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
+def list_done(out: Path, quick: bool, random: int) -> set[tuple[str, str, int]]:
+    """Task, words and seed of the rows that are there, of smoke tests and random images only where these are meant."""
+    rows = read_rows(out, under_way=True) if out.exists() else []
+    made = [row for row in rows if [row["config"].get(key, 0) for key in ("quick", "random")] == [quick, random]]
+    return {(row["task"], row["tried"], row["seed"]) for row in made}
+
+
+def main() -> int:
     how = parse()
     shared = how.jobs > 1
     random = how.random or 512 * how.quick
-    rows = read_rows(how.out) if how.out and how.out.exists() else []
-    done = {(row["task"], row["tried"], row["seed"]) for row in rows}
+    done = list_done(how.out, how.quick, random) if how.out else set()
     todo = [
         Job(TASKS[how.task], words, seed, how.quick, random, how.device, shared)
         for seed in how.seeds
-        for words in list_tries(how)
+        for words in dict.fromkeys(list_tries(how))
         if (how.task, words, seed) not in done
     ]
 
@@ -231,7 +239,8 @@ def main() -> None:
     left, failed = run_jobs(todo, run_job, finish, how.jobs, how.minutes)
     if left or failed:
         print(f"{left} left, {failed} failed: the same command goes on")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -4,6 +4,8 @@ On a GPU start CUDA's multi-process service before (`nvidia-cuda-mps-control -d`
 """
 
 import multiprocessing
+import os
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -27,7 +29,7 @@ def run_jobs(
     """
     todo, begun, failed = list(todo), time.monotonic(), 0
     running: dict[Future[Any], Job] = {}
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), follow_parent) as pool:
         while todo or running:
             late = time.monotonic() - begun > 60 * minutes
             while len(running) < processes and not late and (job := next(filter(is_ready, todo), None)) is not None:
@@ -44,3 +46,10 @@ def run_jobs(
                     print(f"failed: {job}: {type(error).__name__}: {error}", flush=True)
                     failed += 1
     return len(todo), failed
+
+
+def follow_parent() -> None:
+    """End this process with the one that began it: killed, that one could not stop it, and would find it at work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

@@ -41,7 +41,7 @@ from zoo_models import bring, build, list_models
 import firefly
 from firefly.baselines.random import random_growth
 from firefly.errors import first_line
-from firefly.experiments.rows import append, hardware
+from firefly.experiments.rows import append, hardware, read_rows
 from firefly.surgery.norms import average_statistics
 
 PACKAGES = ("torchvision", "timm", "transformers")
@@ -238,7 +238,7 @@ def difference(new: list[Tensor], old: list[Tensor]) -> float:
 
 def sweep(how: argparse.Namespace) -> None:
     """One process a model, so many at a time; rows come as they are done."""
-    done = {(row["package"], row["model"]) for row in read_rows(how.out)}
+    done = {(row["package"], row["model"]) for row in (read_rows(how.out, under_way=True) if how.out.exists() else ())}
     wanted = [(package, name) for package in how.packages for name in list_models(package)]
     ahead = [pair for pair in wanted if pair not in done and fnmatch.fnmatch(pair[1], how.only)]
     print(f"{len(wanted)} models, {len(wanted) - len(ahead)} done or not asked for", flush=True)
@@ -263,12 +263,14 @@ def start(package: str, name: str, seconds: int) -> subprocess.Popen[str]:
 def read_answer(package: str, name: str, process: subprocess.Popen[str]) -> Row:
     text = process.communicate()[0]
     lines = [line for line in text.splitlines() if line.startswith('{"benchmark"')]
-    died = {"package": package, "model": name, "outcome": "does not run", "note": f"exit status {process.returncode}"}
+    died = {
+        "benchmark": "zoo",
+        "package": package,
+        "model": name,
+        "outcome": "does not run",
+        "note": f"exit status {process.returncode}",
+    }
     return json.loads(lines[-1]) if lines else died
-
-
-def read_rows(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def main() -> None:

@@ -95,7 +95,16 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     row = {"benchmark": "find_pays", "task": "digits", "tried": "uniform", "seed": 1, "held_loss": 1.0}
     append(out, row | {"config": {"quick": True}}, row | {"seed": 0, "config": {"quick": False}})
     assert ("uniform", 1) not in [(job.words, job.seed) for job in list_jobs(how, list_known(how))]
+    with out.open("a") as file:
+        file.write('{"benchmark": "find_pays", "ta')  # of a process that was killed
     assert ("uniform", 0) in [(job.words, job.seed) for job in list_jobs(how, list_known(how))]
+
+
+def test_a_full_network_is_pruned_only_where_it_saw_the_same_images(tmp_path: Path) -> None:
+    ways: list[dict[str, Any]] = [{"quick": True}, {"quick": False}, {"quick": False, "test": True}]
+    kept = [make_bench(ask(tmp_path, "taylor epochs=1", **how))[0].kept for how in ways]
+    assert len(set(kept)) == 3  # a few, without those that are measured on, all of them
+    assert make_bench(ask(tmp_path, "full epochs=1", quick=False))[0].kept == kept[1]
 
 
 def test_tries_are_read_in_words() -> None:

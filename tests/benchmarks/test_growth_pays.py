@@ -12,9 +12,11 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import pays_after
-from growth_pays import make_schedule, read_recipe
+from growth_pays import Job, list_done, make_schedule, read_recipe, run_job
 from pays_grower import Grower
 from pays_networks import START, TASKS
+
+from firefly.experiments.rows import append
 
 TASK = TASKS["resnet-fashion"]
 EXAMPLE = torch.randn(2, *TASK.shape, generator=torch.Generator().manual_seed(1))
@@ -95,3 +97,15 @@ def test_the_rate_is_held_until_the_last_growth() -> None:
     plain, held = (make_schedule(read_recipe(f"firefly {words} grow_at=0.1,0.5"), 10) for words in ("", "hold=1"))
     assert held(4.9) == 1.0 > plain(4.9)
     assert held(7.5) == pytest.approx(0.5) and held(10) == plain(10) == pytest.approx(0.0)
+
+
+def test_smoke_tests_and_random_images_are_no_rows_of_a_measurement(tmp_path: Path) -> None:
+    row = {"benchmark": "growth_pays", "task": "mlp-digits", "tried": "fixed", "seed": 0, "config": {}}
+    out, smoke = tmp_path / "rows.jsonl", {"quick": True, "random": 512}
+    append(out, row | {"seed": 1}, row | {"seed": 2, "config": smoke}, row | {"seed": 3, "config": {"random": 640}})
+    with out.open("a") as file:
+        file.write('{"benchmark": "growth_pays", "ta')  # of a process that was killed
+    found = [list_done(out, *how) for how in ((False, 0), (True, 512), (False, 640))]
+    assert found == [{("mlp-digits", "fixed", seed)} for seed in (1, 2, 3)]
+    made = run_job(Job(TASKS["mlp-digits"], "fixed", 0, quick=True, random=512, device="cpu", shared=True))
+    assert made["config"]["quick"] and made["config"]["random"] == 512
