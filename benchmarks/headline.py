@@ -27,6 +27,7 @@ import firefly
 from firefly.experiments import wider
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, State
+from firefly.experiments.notes import is_begun, read_note
 from firefly.experiments.options import make_world
 from firefly.experiments.rows import Row, append, count, count_flops, hardware, list_channels, read_rows
 from firefly.experiments.setting import Setting, World
@@ -105,20 +106,29 @@ def do(job: Job) -> Row | None:
 
 
 def grow(job: Job, line: Line) -> None:
-    """All rounds of a line; the networks of the headline's sizes are kept."""
-    state: State | None = line.resume(0)
+    """All rounds of a line, from where they stopped; the networks of the headline's sizes are kept."""
     wanted = {
         replace(job, network=name, batch=1).step for name, (method, _) in NETWORKS.items() if method == line.method
     }
-    told = []
-    for step in range(1, max(wanted) + 1):
+    growths = line.folder("growths.json")  # those of rounds that are over, whose own notes are gone
+    told = json.loads(growths.read_text()) if growths.exists() else []
+    begun = [step for step in range(1, len(told) + 2) if is_begun(line.folder(step))]
+    state: State | None = None
+    for step in range(max(begun, default=1), max(wanted) + 1):
         state = line.take_step(state, step, write=False)
-        note = json.loads((line.folder(step) / "growth.json").read_text())["growth"]
-        told.append({key: note[key] for key in ("growth_seconds", "search_epochs")})
+        note = read_note(line.folder(step))["growth"]
+        told = [*told[: step - 1], {key: note[key] for key in ("growth_seconds", "search_epochs")}]
+        write(growths, told)
         if step in wanted:
             folder = job.find_folder(step)
             firefly.save(folder, state.model)
-            (folder / "rounds.json").write_text(json.dumps({"epochs": state.epochs, "growths": told}))
+            write(folder / "rounds.json", {"epochs": state.epochs, "growths": told})
+
+
+def write(path: Path, told: Any) -> None:
+    """At once: whoever finds the file finds all of it."""
+    path.with_suffix(".part").write_text(json.dumps(told))
+    path.with_suffix(".part").replace(path)
 
 
 def train(job: Job, line: Line) -> Row:
@@ -238,7 +248,7 @@ def main() -> int:
             print(f"{job.network:10} {place} {found:7.2%} batch {job.batch} lr {job.lr} seed {job.seed}", flush=True)
 
     failed = 0
-    while todo := list_jobs(how, read_rows(how.out) if how.out.exists() else []):
+    while todo := list_jobs(how, read_rows(how.out, under_way=True) if how.out.exists() else []):
         left, failed = run_jobs(todo, do, finish, how.jobs, how.minutes, is_ready)
         if left or failed:
             print(f"{left} left, {failed} failed: the same command goes on")

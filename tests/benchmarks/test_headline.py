@@ -1,13 +1,19 @@
 """`benchmarks/headline.py`: the same trials for every network, and the test images only with the best of them."""
 
+import json
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import headline
+import pytest
 from headline import GRID, NETWORKS, Job, choose, is_ready, list_jobs
+
+from firefly.experiments.lineage import Line
 
 
 def ask(folder: Path, **how: Any) -> Namespace:
@@ -54,3 +60,27 @@ def test_the_test_images_wait_for_all_trials_and_see_the_best_setting_only(tmp_p
     assert all(job.test and (job.batch, job.lr) == best[job.network] for job in final) and len(final) == 15
     done = rows + [make_row(job, 0.93) for job in final]
     assert list_jobs(ask(tmp_path), done) == []
+
+
+def test_the_rounds_go_on_where_they_were_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = ask(tmp_path, quick=True, jobs=2, data=None, device="cpu", out=tmp_path / "rows.jsonl")
+    job, taken, take = Job("firefly", 0, False, how), list[int](), Line.take_step
+
+    def die_at(step: int) -> None:
+        def take_or_die(line: Line, state: Any, at: int, write: bool) -> Any:
+            taken.append(at)
+            if at == step:
+                raise KeyboardInterrupt
+            return take(line, state, at, write)
+
+        monkeypatch.setattr(Line, "take_step", take_or_die)
+
+    monkeypatch.setattr(headline, "QUICK", replace(headline.QUICK, sizes=(0.0028, 0.0032, 0.0036)))
+    monkeypatch.setattr(Job, "step", property(lambda job: 3))
+    die_at(3)
+    with pytest.raises(KeyboardInterrupt):
+        headline.do(job)
+    die_at(0)
+    headline.do(job)
+    told = json.loads((job.find_folder(3) / "rounds.json").read_text())
+    assert taken == [1, 2, 3, 2, 3] and told["epochs"] == 4 and len(told["growths"]) == 3
