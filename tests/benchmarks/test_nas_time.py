@@ -51,15 +51,17 @@ def test_the_script_passes_the_form_on(tmp_path: Path) -> None:
     assert told.rstrip().endswith("--fit dense=true precision=bf16") and (tmp_path / "all.tgz").exists()
 
 
-def test_a_search_of_seed_10_is_none_of_seed_0(tmp_path: Path) -> None:
-    """The script goes on to the evaluation only when each seed has its file, of whatever plan."""
+def test_the_evaluation_waits_for_the_searches_of_this_plan(tmp_path: Path) -> None:
+    """With a stand-in for Python that has searched seed 0 by one plan only."""
     python, runs = tmp_path / "python", tmp_path / "runs"
     runs.mkdir()
-    python.write_text('#!/bin/sh\necho "$@"\n')
+    (runs / "search-10.json").touch()
+    plan = '*"--seeds 0 --set sweeps=3"*'
+    python.write_text(f'#!/bin/bash\n[[ "$*" != *"--minutes 0" || "$*" == {plan} ]] || echo time is up\necho "$@"\n')
     python.chmod(0o755)
     script = Path(__file__).parents[2] / "benchmarks" / "nas.sh"
     settings = {"PATH": "/usr/bin:/bin", "PYTHON": str(python), "RUNS": str(runs), "SEEDS": "0", "FIT": "dense=true"}
-    for name, evaluates in (("search-10", False), ("search-ab12ef-10", False), ("search-ab12ef-0", True)):
-        (runs / f"{name}.json").touch()
-        told = subprocess.run(["bash", script], env=settings, capture_output=True, text=True, check=True).stdout
-        assert ("nas evaluate" in told) == evaluates
+    for search, searched in (("", False), ("--asleep", False), ("--set sweeps=3", True)):
+        how = settings | {"SEARCH": search}
+        told = subprocess.run(["bash", script], env=how, capture_output=True, text=True, check=True).stdout
+        assert ("nas evaluate" in told, "[0] -m firefly nas search" in told) == (searched, not searched)
