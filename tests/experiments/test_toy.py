@@ -128,6 +128,10 @@ def test_a_run_resumes_and_refuses_to_mix(
     assert both.startswith(first) and both.count("\n") == 2 * first.count("\n") == 4 * (len(GROWN) + 1)
     assert toy.run(parser.parse_args(["--truths", "2", "--out", str(out)])) == 0
     assert out.read_text() == both
+    out.write_text(both[: len(both) * 3 // 4])  # a kill: the rows of the second truth are not all there, one is cut
+    assert toy.run(parser.parse_args(["--truths", "2", "--out", str(out)])) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len({toy.name(row) for row in rows}) == len(rows) == both.count("\n")
     assert "RandSearch (split+new)" in capsys.readouterr().out
     monkeypatch.setattr(toy, "QUICK", TINY)
     with pytest.raises(firefly.FireflyError, match="another setting"):

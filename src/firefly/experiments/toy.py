@@ -69,13 +69,14 @@ def run(args: Namespace) -> int:
     seeds = range(TRUTHS[size] if args.truths is None else args.truths)
     if not seeds:
         raise FireflyError(f"--truths {args.truths}: give at least 1")
-    done = {row["seed"] for row in read_rows(path, setting)}
-    left = [seed for seed in seeds if seed not in done]
+    done = {name(row) for row in read_rows(path, setting)}
+    every = {(method, step) for method in [*GROWN, "scratch"] for step in range(setting.neurons)}
+    left = [seed for seed in seeds if any((seed, *one) not in done for one in every)]  # all of it, or what a kill left
     line = Line()
     for first in range(0, len(left), GROUP):
         group = left[first : first + GROUP]
         rows = measure(group, setting, partial(_say, line, f"truths {group[0]}-{group[-1]}"))
-        append(path, *rows)
+        append(path, *(row for row in rows if name(row) not in done))
     rows = [row for row in read_rows(path, setting) if row["seed"] in seeds]
     print(table(rows))
     print(f"\n{len(rows)} networks in {path}")
@@ -86,10 +87,15 @@ def run(args: Namespace) -> int:
 
 def read_rows(path: Path, setting: Toy) -> list[Row]:
     """The rows of a results file, all of them of this setting."""
-    rows = read(path) if path.exists() else []
+    rows = read(path, under_way=True) if path.exists() else []
     if any(row.get("config") != asdict(setting) for row in rows):
         raise FireflyError(f"{path} holds rows of another setting: move it away, or give another file with --out")
     return rows
+
+
+def name(row: Row) -> tuple[int, str, int]:
+    """The truth, the method and the step."""
+    return row["seed"], row["method"], row["step"]
 
 
 def _say(line: Line, what: str, text: str) -> None:
