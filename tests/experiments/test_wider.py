@@ -188,9 +188,18 @@ def test_the_long_training_has_its_own_rate(world: World) -> None:
     )
     assert len(rounds) == 2 and len(slow) == len(fast) == 1  # the rounds serve both
     assert slow[0]["train_loss"] != fast[0]["train_loss"] and slow[0]["widths"] == fast[0]["widths"]
-    assert [row["method"] for row in options.read_own(world.place.results, SETTING)] == ["start", *["firefly"] * 3]
+    assert [row["method"] for row in options.read_own(world, SETTING)] == ["start", *["firefly"] * 3]
     names = curves.name_lines(options.read_rows(world.place.results))
     assert len(set(names[1:3])) == 1 and "(long_lr 0.1)" not in names[1] and len(set(names)) == 5
+
+
+def test_experiments_in_one_file_do_not_take_each_others_rows(world: World) -> None:
+    other = replace(world, experiment="wider-mobilenet")
+    for one in (world, other):
+        for method in ("uniform", "full"):
+            assert wider.measure(one, SETTING, method, 0)
+    assert len(options.read_rows(world.place.results)) == 10
+    assert [len(wider.find_rows(one, SETTING)) for one in (world, other)] == [5, 5]
 
 
 def test_rows_from_before_a_setting_was_known_have_its_default(world: World) -> None:
@@ -200,9 +209,9 @@ def test_rows_from_before_a_setting_was_known_have_its_default(world: World) -> 
     for row in rows:
         del row["config"]["long_lr"], row["config"]["unseen"]
     world.place.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(options.read_own(world.place.results, SETTING)) == len(rows)
-    assert len(options.read_own(world.place.results, replace(SETTING, long_lr=0.1))) == len(rows) - 2
-    assert len(wider.find_rows(world.place.results, SETTING)) == len(rows)  # the full network once
+    assert len(options.read_own(world, SETTING)) == len(rows)
+    assert len(options.read_own(world, replace(SETTING, long_lr=0.1))) == len(rows) - 2
+    assert len(wider.find_rows(world, SETTING)) == len(rows)  # the full network once
     late = [row | {"seed": 1, "config": row["config"] | {"unseen": False}} for row in rows]
     assert wider.VGG19.table(rows + late).count("uniform") == 2  # the rounds, and trained for long: one line each
 

@@ -70,7 +70,7 @@ class Deeper:
         world = make_world(args, setting)
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in args.methods)
         picture = world.place.folder / f"{world.experiment}.png"
-        options.conclude(read_own(world.place.results, setting), table, world.place.results, picture, finished)
+        options.conclude(read_own(world, setting), table, world.place.results, picture, finished)
         return 0
 
     def table(self, rows: list[Row]) -> str:
@@ -103,7 +103,7 @@ def load(name: str, root: Path | None, split: str) -> data.Images:
 
 def measure(world: World, setting: Deep, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
-    done = read_own(world.place.results, setting)
+    done = read_own(world, setting)
     line = DeepLine(method, seed, setting, world, METHODS.get(method))
     return measure_other(line, done) if method in OTHERS else run_line(line, done)
 

@@ -117,9 +117,14 @@ def read_rows(path: Path) -> list[Row]:
     return decide(rows.read_rows(path, under_way=True) if path.exists() and not find_rank() else [])
 
 
-def read_own(path: Path, setting: Setting) -> list[Row]:
-    """The rows of this setting."""
-    own, known = plain(setting), complete(read_rows(path), type(setting))
+def read_experiment(world: World) -> list[Row]:
+    """The rows of an experiment; those of others may be in the same file."""
+    return [row for row in read_rows(world.place.results) if row.get("experiment") == world.experiment]
+
+
+def read_own(world: World, setting: Setting) -> list[Row]:
+    """The rows of this experiment and setting."""
+    own, known = plain(setting), complete(read_experiment(world), type(setting))
     return [row for row in known if settings(row) == settings(row | {"config": own})]
 
 

@@ -26,7 +26,7 @@ from firefly.experiments import curves, options
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, run_line, train_whole
 from firefly.experiments.notes import is_late
-from firefly.experiments.options import complete, plain, read_own, read_rows
+from firefly.experiments.options import complete, plain, read_experiment, read_own
 from firefly.experiments.rows import Row, find_widths
 from firefly.experiments.setting import START, Setting, World
 from firefly.vision import data, models
@@ -62,7 +62,7 @@ class Wider:
         methods = dict.fromkeys([*args.methods, *["firefly-deeper"] * args.deepen])
         finished = all(measure(world, setting, method, seed) for seed in args.seeds for method in methods)
         options.conclude(
-            find_rows(world.place.results, setting),
+            find_rows(world, setting),
             self.table,
             world.place.results,
             world.place.folder / f"{self.name}.png",
@@ -89,7 +89,7 @@ class Wider:
 
 def measure(world: World, setting: Setting, method: str, seed: int) -> bool:
     """One line, or what of it is missing; False if time ran out."""
-    done = read_own(world.place.results, setting)
+    done = read_own(world, setting)
     line = Line(method, seed, setting, world, METHODS.get(method))
     return measure_whole(line, done) if method in WHOLE else run_line(line, done)
 
@@ -108,21 +108,21 @@ def measure_whole(line: Line, done: list[Row]) -> bool:
 def is_done(line: Line, done: list[Row], step: int) -> bool:
     if line.method == "full":
         epochs = line.plan_epochs(step)
-        rows = [row for row in find_full(line.world.place.results, line.setting) if row["epochs"] == epochs]
+        rows = [row for row in find_full(line.world, line.setting) if row["epochs"] == epochs]
     else:
         rows = [row for row in done if row["method"] == line.method and row["step"] == step]
     return any(row["seed"] == line.seed for row in rows)
 
 
-def find_rows(results: Path, setting: Setting) -> list[Row]:
+def find_rows(world: World, setting: Setting) -> list[Row]:
     """What the table of a setting shows."""
-    grown = [row for row in read_own(results, setting) if row["method"] != "full"]
-    return grown + find_full(results, setting)
+    grown = [row for row in read_own(world, setting) if row["method"] != "full"]
+    return grown + find_full(world, setting)
 
 
-def find_full(results: Path, setting: Setting) -> list[Row]:
+def find_full(world: World, setting: Setting) -> list[Row]:
     """The full network does not depend on rounds and growths: one of the same recipe serves all settings."""
-    rows = [row for row in read_rows(results) if row["method"] == "full"]
+    rows = [row for row in read_experiment(world) if row["method"] == "full"]
     return [row for row in rows if recipe(row["config"]) == recipe(plain(setting))]
 
 
