@@ -113,3 +113,14 @@ def test_weights_that_nobody_can_draw_are_named() -> None:
 def test_what_cannot_be_found_is_said(how: dict[str, Any], words: str) -> None:
     with pytest.raises(firefly.FireflyError, match=words):
         find(**how)
+
+
+def test_another_size_or_way_is_not_taken_up(tmp_path: Path) -> None:
+    _, first = find(parameters=700, checkpoint=tmp_path)
+    for other in ({"parameters": 1400}, {"parameters": 700, "multiple": 2}, {"parameters": 700, "method": "random"}):
+        with pytest.raises(firefly.FireflyError, match="was made with grower"):
+            find(checkpoint=tmp_path, **other)
+    _, anew = find(parameters=700, checkpoint=tmp_path, then="anew")
+    _, again = find(parameters=700, checkpoint=tmp_path)
+    assert first.training is not None and again.training is not None and anew.training is not None
+    assert again.training == first.training and anew.training[0].loss != first.training[0].loss

@@ -44,6 +44,8 @@ def save(folder: Folder, model: nn.Module, optimizer: Optimizer | None = None, g
     """
     given, model = model, bare(model)
     place = check_arguments(folder, model, optimizer, grower)
+    if (place / "fit.json").exists():
+        raise FireflyError(f"{place} is the folder of a run, which load reads there: save to another one, or inside it")
     with whole(model, optimizer) as shards:
         content, tensors = collect(model, optimizer, grower)
         if find_rank() == 0 or (given is model and not shards.units):

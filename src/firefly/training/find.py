@@ -103,7 +103,8 @@ def find(
     make = optimizer or (lambda _: make_optimizer(model, recipe))
     finder = Finder(model, bring(example, model), parameters, flops, growths, rounds, multiple, seed=recipe.seed, **how)
     anatomy, own = finder.anatomy, make(model.parameters())
-    folders = [None if checkpoint is None else Path(checkpoint) / name for name in ("finding", "training")]
+    kept = "training" if then == "on" else "training-anew"
+    folders = [None if checkpoint is None else Path(checkpoint) / name for name in ("finding", kept)]
     epochs = rounds * finder.growths
     finding = fit(
         model,
@@ -164,6 +165,7 @@ class Finder(Firefly):
         most = max(math.log(target / present) for present, target in self.ways.values())
         self.growths = growths or max(1, round(most / math.log(FACTOR)))
         self.schedule = Every(rounds, times=self.growths)
+        self.budget = self.plan_budget()
 
     def plan_budget(self) -> Budget:
         """Up to the next size on the way."""

@@ -26,13 +26,13 @@ from firefly.surgery.guard import unbroken
 from firefly.training.average import make_average
 from firefly.training.capture import identify, keep, put_back
 from firefly.training.engine import Engine
-from firefly.training.growing import Grower, GrowOn, check_grower, grow_captured
+from firefly.training.growing import Grower, GrowOn, check_grower, grow_captured, tell_grower
 from firefly.training.history import Epoch, History, Progress, should_stop
 from firefly.training.joining import begin, check_share, choose_seed, join_scores, take_part, take_share
 from firefly.training.lock import Lock, hold
 from firefly.training.optimizer import check_optimizer, copy_state, make_optimizer, restore_state, tell_groups
-from firefly.training.recipe import Recipe, read_recipe, settle
-from firefly.training.resident import Batches, Resident, draw, mix, upload
+from firefly.training.recipe import Recipe, read_recipe, settle, tell
+from firefly.training.resident import Batches, Resident, draw, fingerprint, mix, upload
 from firefly.training.resume import Json, Pending, Trained, load_run, save_run
 from firefly.training.score import evaluate
 
@@ -86,7 +86,7 @@ def fit(
     train = layout | {"augment": recipe.augment, "cutout": recipe.cutout}
     resident = upload(data, place, **train)
     check_batch(resident, recipe.batch, "data")
-    held = None if test is None else take_share(upload(test, place, like=data, name="test", **layout))
+    held = None if test is None else upload(test, place, like=data, name="test", **layout)
     if grow_on is not None and not callable(grow_on):
         grow_on = upload(grow_on, place, like=data, name="grow_on", **train)
         check_batch(grow_on, recipe.batch, "grow_on")
@@ -94,6 +94,10 @@ def fit(
     average = None if recipe.ema is None else make_average(model)
     trained = Trained(model, optimizer or make_optimizer(model, recipe), grower, average)
     told = recipe.to_dict() | {"images": len(resident), "optimizer": tell_groups(trained.optimizer)}
+    if checkpoint is not None:
+        told |= {"data": fingerprint(resident), "grower": tell_grower(grower)}
+        told |= {"grow_on": fingerprint(grow_on) if isinstance(grow_on, Resident) else tell(grow_on)}
+        told |= {} if held is None else {"test": fingerprint(held)}  # one may also be added later
     with ExitStack() as stack:
         lock = None if checkpoint is None else stack.enter_context(hold(checkpoint))
         begun: tuple[History, Pending] = (History(), "nothing") if lock is None else load_run(lock, told, trained)
@@ -104,7 +108,8 @@ def fit(
         stack.callback(line.close)
         stack.enter_context(torch.random.fork_rng([place] if place.type == "cuda" else []))
         tables = lru_cache(maxsize=4)(lambda data, epoch: take_part(draw(data, recipe.batch, recipe.seed, epoch)))
-        job = Job(recipe, trained, engine, held, grow_on, each_epoch, lock, told, line, tables)
+        share = None if held is None else take_share(held)
+        job = Job(recipe, trained, engine, share, grow_on, each_epoch, lock, told, line, tables)
         return replace(run(job, *begun), average=average)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from firefly.descent import Firefly
 from firefly.errors import FireflyError
+from firefly.method import Method
 from firefly.ranks.wrap import bare
 from firefly.stages.capturing import capturing
 from firefly.training.capture import Step
@@ -31,6 +34,7 @@ class Grower(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
 
 
+SETTINGS = ("schedule", "neighborhood", "budget", "widths", "seed", "options")  # of a Firefly
 GrowOn = Any | Callable[[int], Iterable[Any]] | None  # data, or the epoch's batches
 
 
@@ -48,6 +52,26 @@ def check_grower(grower: Any, model: nn.Module, ema: bool, kept: bool) -> None:
         raise FireflyError(
             f"ema with a {type(grower).__name__}, whose grow takes no `also`: the average cannot grow; use ema=None"
         )
+
+
+def tell_grower(grower: Grower | None) -> dict[str, Any] | None:
+    """Whose growths they are and, of a `Firefly`, how it grows: what a run that is taken up must have in common."""
+    if grower is None:
+        return None
+    settings = {name: getattr(grower, name) for name in SETTINGS} if isinstance(grower, Firefly) else {}
+    options = {key: value for key, value in settings.pop("options", {}).items() if key != "progress"}
+    return {"class": type(grower).__name__} | {key: describe(value) for key, value in (settings | options).items()}
+
+
+def describe(value: Any) -> Any:
+    """A setting as JSON has it: of an object what it says of itself, without where it lies in memory."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [describe(item) for item in value]
+    if isinstance(value, Method):
+        return value.name
+    return "a function" if callable(value) else re.sub(r" at 0x\w+", "", repr(value))
 
 
 def takes_also(grower: Grower) -> bool:

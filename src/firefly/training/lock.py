@@ -17,6 +17,7 @@ from typing import Any
 
 from firefly.errors import FireflyError
 from firefly.ranks.talk import find_rank, together
+from firefly.surgery.guard import unbroken
 
 NAME = "fit.lock"
 
@@ -48,22 +49,32 @@ class Lock:
 @contextmanager
 def hold(folder: str | os.PathLike[str]) -> Iterator[Lock]:
     """Let no other `fit` work in the folder meanwhile. It is made if need be, and goes if nothing came of it."""
-    with together():
-        root, descriptor, fresh = take(folder) if find_rank() == 0 else (Path(folder), None, False)
+    held: list[tuple[Path, int, bool]] = []
+
+    def let_go() -> None:
+        with unbroken():
+            while held:
+                release(*held.pop())
+
     try:
-        yield Lock(root, descriptor)
-    finally:
-        if descriptor is not None:
-            release(root / NAME, descriptor)
-        if fresh:
-            with suppress(OSError):  # it is not empty, as a rule
-                root.rmdir()
+        try:
+            with together():
+                if find_rank() == 0:
+                    with unbroken():
+                        held.append(take(folder))
+            yield Lock(*held[0][:2]) if held else Lock(Path(folder), None)
+        finally:
+            let_go()
+    finally:  # an interrupt may have come between the lines above
+        let_go()
 
 
 def take(folder: str | os.PathLike[str]) -> tuple[Path, int, bool]:
     """The folder, its locked file, and whether it was made for this."""
     try:
         root = Path(folder)
+        if (root / "checkpoint.json").exists():
+            raise FireflyError(f"{root} holds a checkpoint of firefly.save: give the run another folder")
         fresh = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
         return root, acquire(root / NAME), fresh
@@ -103,8 +114,9 @@ def lock(descriptor: int, path: Path) -> None:
         return  # some network file systems cannot lock
 
 
-def release(path: Path, descriptor: int) -> None:
+def release(root: Path, descriptor: int, fresh: bool) -> None:
     """Let go of the lock, whatever becomes of its file: an interrupt may come as that is deleted."""
+    path = root / NAME
     try:
         if sys.platform != "win32":
             path.unlink(missing_ok=True)
@@ -117,6 +129,9 @@ def release(path: Path, descriptor: int) -> None:
         os.close(descriptor)
     if sys.platform == "win32":  # where an open file cannot be deleted
         path.unlink(missing_ok=True)
+    if fresh:
+        with suppress(OSError):  # it is not empty, as a rule
+            root.rmdir()
 
 
 def read(descriptor: int) -> dict[str, Any]:

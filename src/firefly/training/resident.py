@@ -5,6 +5,7 @@ CPU from the seed and the epoch's number alone and uploaded once per epoch as a 
 same batches, a run that was interrupted goes on with the same ones, and the step itself draws nothing.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -162,6 +163,16 @@ def finish(data: Resident, images: Tensor) -> Tensor:
     if data.scale is None or data.shift is None:
         return images
     return torch.addcmul(data.shift, images.float(), data.scale)
+
+
+def fingerprint(data: Resident) -> str:
+    """What tells these data from others of their size: a hash of all that batches are made of."""
+    digest = hashlib.sha256()
+    for tensor in (data.images, data.labels, data.scale, data.shift):
+        if tensor is not None:
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return f"{len(data)} samples, {digest.hexdigest()[:16]}"
 
 
 class Batches(Sequence[Batch]):

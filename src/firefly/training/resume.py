@@ -24,12 +24,14 @@ from firefly import checkpoint
 from firefly.checkpoint.archive import hash_json, write
 from firefly.errors import FireflyError, first_line
 from firefly.ranks.talk import decide, together
+from firefly.surgery.guard import unbroken
 from firefly.training.growing import Grower
 from firefly.training.history import Epoch, History
 from firefly.training.lock import Lock
 from firefly.training.recipe import FIXED, Recipe
 
 OURS = re.compile(r"epoch-\d+(-[0-9a-f]{8})?")  # the name of a checkpoint
+GIVEN = ("images", "optimizer", "data", "test", "grow_on", "grower")  # with the recipe, to `fit`; as `fit` tells them
 Json = dict[str, Any]
 Pending = Literal["nothing", "question", "growth"]  # to be done after the last epoch: ask the grower, or let it grow
 
@@ -58,14 +60,15 @@ def save_run(lock: Lock, trained: Trained, history: History, recipe: Json, pendi
         content: Json = {"checkpoint": current.name, "replaces": old}
         content |= {"asked": pending != "question", "due": pending == "growth"}
         content |= {"recipe": recipe, "history": history.to_dict()}
-        replace_file(root / "fit.json", content | {"checksum": hash_json(content)})
+        with unbroken():  # else the one before might stay for ever
+            replace_file(root / "fit.json", content | {"checksum": hash_json(content)})
+            lock.current = current.name
+            lock.note(None)
+            delete(root, old)
     except BaseException:
         if (read_run(root) or {}).get("checkpoint") != current.name:
             delete(root, current.name)
         raise
-    lock.current = current.name
-    lock.note(None)
-    delete(root, old)
 
 
 def choose_name(root: Path, epoch: int) -> Path:
@@ -92,7 +95,7 @@ def delete(root: Path, name: Any) -> None:
 
 
 def load_run(
-    lock: Lock, recipe: Json, trained: Trained, fixed: tuple[str, ...] = (*FIXED, "images", "optimizer")
+    lock: Lock, recipe: Json, trained: Trained, fixed: tuple[str, ...] = (*FIXED, *GIVEN)
 ) -> tuple[History, Pending]:
     """Bring all that was trained to where the run in the folder stopped: its history, and what was still to be done.
 
@@ -127,11 +130,14 @@ def find_run(lock: Lock, recipe: Json, fixed: tuple[str, ...]) -> Json | None:
 
 
 def check_recipe(folder: Path, made: Json, recipe: Json, fixed: tuple[str, ...]) -> None:
-    """Refuse to go on with another recipe; what an older Firefly did not know had its default."""
+    """Refuse to go on with another recipe; what an older Firefly did not know had its default, or may be anything."""
     usual = {field.name: field.default for field in fields(Recipe)}
     for key in fixed:
-        before, now = made.get(key, usual.get(key)), json.loads(json.dumps(recipe[key]))
-        if before != now:
+        before, now = made.get(key, usual.get(key)), json.loads(json.dumps(recipe.get(key)))
+        if before != now and (key in made or key in usual):
+            if isinstance(before, dict) and isinstance(now, dict):  # of a grower, the first setting that is another
+                part = next(one for one in {**before, **now} if before.get(one) != now.get(one))
+                key, before, now = f"{key} {part}", before.get(part), now.get(part)
             raise FireflyError(
                 f"the run in {folder} was made with {key}={before!r}, this call has {now!r}: use the same, to go on "
                 "exactly, or another folder, to start anew"
