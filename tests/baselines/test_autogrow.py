@@ -125,6 +125,10 @@ def test_what_cannot_be_climbed_is_said() -> None:
         climb([0.5] * 9, epochs=2)
     with pytest.raises(FireflyError, match=r"autogrow\(patience=0\)"):
         climb([0.5] * 9, patience=0)
+    with pytest.raises(FireflyError, match="knows no 'intervall'"):
+        climb([0.5] * 9, intervall=3)
+    with pytest.raises(FireflyError, match="at least 2 neurons"):  # of one alone no layer would ever wake
+        autogrow(entry.make(), entry.loss, entry.batches(), insert=1, **how)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,10 @@ def test_what_cannot_be_met_is_said() -> None:
         prune(model, score_magnitude(model, anatomy), anatomy)
     with pytest.raises(firefly.FireflyError, match="still has"):
         prune(model, score_magnitude(model, anatomy), anatomy, parameters=10)
+    scores = score_magnitude(model, anatomy)
+    scores["inner"][0] = float("nan")
+    with pytest.raises(firefly.FireflyError, match="a score of inner is not finite"):
+        prune(model, scores, anatomy, parameters=1000)
 
 
 @pytest.mark.parametrize("kind", ["magnitude", "taylor"])

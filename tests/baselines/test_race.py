@@ -1,5 +1,6 @@
 """A race of neighbourhoods: the kind whose copy does best after some training is the one that grows."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -62,3 +63,22 @@ def test_batches_that_can_be_read_once_are_refused() -> None:
     entry = ZOO["mlp"]
     with pytest.raises(firefly.FireflyError, match="once for every neighbourhood"):
         race(entry.make(), entry.loss, iter(entry.batches()), example=entry.example(), tune=print, judge=len)
+
+
+def test_an_average_grows_with_the_best_alone() -> None:
+    entry = ZOO["vgg"]
+    model, _ = make_trained(entry)
+    average = copy.deepcopy(model)
+    growth, _ = run_race(model, entry, [0.4, 0.1, 0.3], also=[average])
+    assert growth.kinds == ["new"]
+    assert [one.shape for one in average.state_dict().values()] == [one.shape for one in model.state_dict().values()]
+
+
+def test_a_race_has_no_preview() -> None:
+    """It would leave the weights of the best copy in a model that has not grown."""
+    entry = ZOO["mlp"]
+    model = entry.make()
+    before = snapshot(model)
+    with pytest.raises(firefly.FireflyError, match="no preview"):
+        run_race(model, entry, [0.1, 0.2, 0.3], preview=True)
+    assert_untouched(before, snapshot(model))

@@ -28,6 +28,9 @@ from firefly.errors import FireflyError
 from firefly.growth import Growth, join
 from firefly.ranks.talk import average_number
 from firefly.stages.losses import Loss
+from firefly.stages.selection import LEAST
+
+POLICY = ("interval", "patience", "threshold", "epochs")  # what `autogrow` takes of `decide`; the rest it knows
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,10 @@ def autogrow(
     The other arguments are those of `firefly.grow`. The growth that comes back has every layer that woke, and in its
     notes how long that took; the model is trained when it comes.
     """
+    if unknown := sorted(policy.keys() - set(POLICY)):
+        raise FireflyError(f"autogrow knows no {unknown[0]!r}: its policy is {', '.join(POLICY)}")
+    if type(insert) is not int or insert < LEAST:
+        raise FireflyError(f"autogrow(insert={insert!r}): a new layer needs at least {LEAST} neurons")
     anatomy = trace(model, example) if anatomy is None else anatomy
     places = anatomy.dormant_layers()
     if not places:

@@ -48,6 +48,9 @@ def fit_sizes(scores: Scores, anatomy: Anatomy, parameters: float | None, flops:
     if parameters is None and flops is None:
         raise FireflyError("prune to which size? Give parameters=, flops= or both")
     names = [width.name for width in anatomy.growable() if width.name in scores]
+    for name in names:
+        if not bool(scores[name].isfinite().all()):
+            raise FireflyError(f"a score of {name} is not finite: check the weights, or the loss that scored them")
     floor = {name: min(least, anatomy[name].size) for name in names}
     ranked = sorted(
         (

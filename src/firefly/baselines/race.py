@@ -35,6 +35,7 @@ def race(
     judge: Callable[[nn.Module], float],
     neighborhoods: Sequence[Kind | Iterable[Kind]] = LANES,
     optimizer: torch.optim.Optimizer | None = None,
+    also: Iterable[nn.Module] = (),
     seed: int = 0,
     **how: Any,
 ) -> Growth:
@@ -44,6 +45,7 @@ def race(
         tune: trains a grown copy in place, an epoch or so.
         judge: the error of a trained copy on data that it was not trained on, lower is better.
         neighborhoods: what to choose from; None of them may be empty.
+        also: models of the same architecture that grow as the model does; their weights are not those of the best.
         how: the other options of `firefly.grow`: budget, widths, steps ...
 
     The growth that comes back describes the best growth before its training; its notes hold what every copy reached.
@@ -53,9 +55,11 @@ def race(
     lanes = [read_neighborhood(lane) for lane in neighborhoods]
     if len(lanes) < 2:
         raise FireflyError(f"race(neighborhoods=...): a race of {len(lanes)}; give at least two neighbourhoods")
+    if "preview" in how:
+        raise FireflyError("race trains what it compares, so it has no preview: race a copy of the model")
     shared = {"loss": loss, "batches": batches, "example": example, "seed": seed, **how}
     shared["anatomy"] = how.get("anatomy") or trace(model, example)
     growths = [partial(grow, **shared, neighborhood=lane) for lane in lanes]
-    growth, reached = keep_best(model, growths, tune, judge, optimizer, seed)
+    growth, reached = keep_best(model, growths, tune, judge, optimizer, seed, also=list(also))
     names = ", ".join(" and ".join(kind.name for kind in lane) for lane in lanes)
     return dataclasses.replace(growth, notes=(*growth.notes, f"the best of {names}, trained: {reached}"))

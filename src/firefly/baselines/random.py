@@ -98,8 +98,11 @@ def keep_best(
     judge: Callable[[nn.Module], float],
     optimizer: torch.optim.Optimizer | None = None,
     seed: int = 0,
+    **along: Any,
 ) -> tuple[Growth, str]:
     """Try each growth on a copy of the model, tune and judge it; the model gets the size and weights of the best.
+
+    What is to grow `along` with the model itself is given to its own growth alone.
 
     Until the best is known nothing of the model changes. Comes back with what every copy reached, as text.
     """
@@ -116,7 +119,7 @@ def keep_best(
             values.append(math.inf if math.isnan(value) else value)
     if min(values) == math.inf:
         raise FireflyError(f"none of the {len(values)} tuned copies reached a finite value: check tune and judge")
-    growth = growths[values.index(min(values))](model, optimizer=optimizer)
+    growth = growths[values.index(min(values))](model, optimizer=optimizer, **along)
     model.load_state_dict(best.state_dict())
     return growth, ", ".join(f"{value:.4g}" for value in values)
 
