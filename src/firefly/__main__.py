@@ -11,5 +11,5 @@ if __name__ == "__main__":
     if is_launched() and code == 0:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # torch's threads abort a process that ends by itself now and then, and torchrun would start it again
+        os._exit(0)  # torch's threads abort a process that ends by itself now and then: torchrun would start it again
     sys.exit(code)
