@@ -225,6 +225,24 @@ def test_a_network_that_answers_otherwise_is_not_left_behind(tmp_path: Path, mon
     assert not (tmp_path / "model.pt2").exists()
 
 
+@pytest.mark.parametrize("how", ["wrong", "stopped", "full"])
+def test_what_was_exported_before_stays_until_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def write(model: nn.Module, call: object, path: Path, dynamic: bool) -> object:
+        path.write_text("half")
+        if how != "wrong":
+            raise KeyboardInterrupt if how == "stopped" else OSError("no space left")
+        return lambda given: [2 * one for one in export.answer(model, given)]
+
+    (tmp_path / "model.pt2").write_text("whole")
+    monkeypatch.setattr(export, "write_torch", write)
+    with pytest.raises((FireflyError, KeyboardInterrupt)):
+        export.export(nn.Linear(2, 2), torch.randn(2, 2), "torch", tmp_path / "model.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
+    assert (tmp_path / "model.pt2").read_text() == "whole"
+
+
 def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(FireflyError, match=r"onnxruntime is not installed: pip install 'firefly-descent\[onnx\]'"):

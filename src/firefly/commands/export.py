@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -76,7 +78,22 @@ def leave_training(model: nn.Module, example: Any) -> Any:
 
 
 def export(model: nn.Module, example: Any, to: str, path: Path) -> tuple[float, str]:
-    """Write the file and compare it; the largest relative difference of answers, and for which batches it is."""
+    """Write the file and compare it; the largest relative difference of answers, and for which batches it is.
+
+    It is written beside, in a folder of its own, and takes its place when it is whole and right.
+    """
+    try:
+        with TemporaryDirectory(prefix=".firefly-", dir=path.parent, ignore_cleanup_errors=True) as beside:
+            told = draft(model, example, to, Path(beside) / path.name)
+            for file in sorted(Path(beside).iterdir(), key=lambda one: one.name == path.name):  # what it names, first
+                os.replace(file, path.parent / file.name)
+    except OSError as error:
+        raise FireflyError(f"{path} cannot be written: {first_line(error)}") from error
+    return told
+
+
+def draft(model: nn.Module, example: Any, to: str, path: Path) -> tuple[float, str]:
+    """The same, in the place given."""
     call = as_call(example)
     try:
         answer(model, call)
@@ -90,7 +107,6 @@ def export(model: nn.Module, example: Any, to: str, path: Path) -> tuple[float, 
         worst = write(model, call, to, path, dynamic=False)
         batches = str(len(next(iter((*call[0], *call[1].values())))))
     if not worst <= CLOSE:
-        path.unlink(missing_ok=True)
         raise FireflyError(f"the exported network answers otherwise than the model (by {worst:.2g}): it is not written")
     return worst, batches
 
@@ -120,7 +136,6 @@ def write(model: nn.Module, call: Call, to: str, path: Path, dynamic: bool) -> f
     except Exception as error:
         if dynamic:
             raise
-        path.unlink(missing_ok=True)
         cause = error.__cause__ or error
         raise FireflyError(f"this model cannot be exported to {to}: {first_line(cause)}") from error
 
