@@ -82,3 +82,18 @@ def test_a_race_has_no_preview() -> None:
     with pytest.raises(firefly.FireflyError, match="no preview"):
         run_race(model, entry, [0.1, 0.2, 0.3], preview=True)
     assert_untouched(before, snapshot(model))
+
+
+def test_buffers_that_no_state_dict_holds_are_those_of_the_best() -> None:
+    entry = ZOO["mlp"]
+    model = entry.make()
+    model.register_buffer("scale", torch.ones(()), persistent=False)
+    children: list[Any] = []
+
+    def tune(child: nn.Module) -> None:
+        children.append(child)
+        child.get_buffer("scale").fill_(len(children))
+
+    values = iter([0.3, 0.1, 0.2])
+    run_race(model, entry, [], tune=tune, judge=lambda child: next(values))
+    assert model.get_buffer("scale") == 2

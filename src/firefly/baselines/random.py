@@ -121,6 +121,11 @@ def keep_best(
         raise FireflyError(f"none of the {len(values)} tuned copies reached a finite value: check tune and judge")
     growth = growths[values.index(min(values))](model, optimizer=optimizer, **along)
     model.load_state_dict(best.state_dict())
+    tuned = dict(best.named_buffers())
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():  # also those that a state_dict leaves out
+            if name in tuned and tuned[name].shape == buffer.shape:
+                buffer.copy_(tuned[name])
     return growth, ", ".join(f"{value:.4g}" for value in values)
 
 
