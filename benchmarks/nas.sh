@@ -11,7 +11,8 @@
 # Settings: SEEDS="0 1 2"  TRAINING="0" (seeds of the evaluation)  MINUTES=8.5  GRACE=30  JOBS=3  RUNS=runs/nas  DATA=data
 #           SEARCH="--asleep --set worth=operation"  EVALUATE="--held-out --set epochs=60"  PYTHON=python3
 #           TIME="--seconds 60"  FIT="dense=false" (instead of the fastest form)
-#           ARCHIVE=FILE.tgz: RUNS is unpacked from it if it is not there, and packed into it at the end
+#           ROWS=FILE.jsonl (results.jsonl in RUNS)
+#           ARCHIVE=FILE: RUNS is packed into FILE.00, FILE.01 ... of 15 MiB at the end, and unpacked if it is not there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seeds=${SEEDS:-0 1 2} training=${TRAINING:-0} jobs=${JOBS:-3} runs=${RUNS:-runs/nas} grace=${GRACE:-30}
@@ -25,11 +26,14 @@ firefly() { # its words, then "--fit" and the form of a step, if there is one
     local how
     how=$(form "$1")
     # shellcheck disable=SC2086
-    timeout -s KILL $(($(left) + grace)) "$python" -m firefly nas "$@" --runs "$runs" --shared \
+    timeout -s KILL $(($(left) + grace)) "$python" -m firefly nas "$@" --runs "$runs" ${ROWS:+--out "$ROWS"} --shared \
         --minutes "$(awk "BEGIN { print $(left) / 60 }")" ${how:+--fit $how}
 }
 pack() {
-    if [ -n "${ARCHIVE:-}" ]; then tar czf "$ARCHIVE.part" -C "$runs" . && mv "$ARCHIVE.part" "$ARCHIVE"; fi
+    if [ -n "${ARCHIVE:-}" ]; then
+        tar czf "$ARCHIVE.part" -C "$runs" . && rm -f "$ARCHIVE".[0-9][0-9]
+        split -b 15M -d "$ARCHIVE.part" "$ARCHIVE." && rm "$ARCHIVE.part"
+    fi
 }
 pick() {
     # shellcheck disable=SC2086
@@ -59,7 +63,9 @@ searched() { # by this plan: a search in no time says whether time is up or all 
 }
 
 mkdir -p "$runs"
-if [ -n "${ARCHIVE:-}" ] && [ -f "$ARCHIVE" ] && [ -z "$(ls -A "$runs")" ]; then tar xzf "$ARCHIVE" -C "$runs"; fi
+if [ -n "${ARCHIVE:-}" ] && [ -f "$ARCHIVE.00" ] && [ -z "$(ls -A "$runs")" ]; then
+    cat "$ARCHIVE".[0-9][0-9] | tar xz -C "$runs"
+fi
 trap pack EXIT
 case ${1:-next} in
 next)
@@ -72,7 +78,7 @@ search) seek ;;
 evaluate) judge ;;
 *)
     trap - EXIT
-    sed -n '2,16s/^# \{0,1\}//p' "$0"
+    sed -n '2,17s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -1,5 +1,7 @@
 """`benchmarks/nas_time.py`: the fastest form of a step is written down; one that fails is left out; nas.sh reads it."""
 
+import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,10 +47,23 @@ def test_the_script_passes_the_form_on(tmp_path: Path) -> None:
     (runs / "fast-search").write_text("dense=true precision=bf16\n")
     script = Path(__file__).parents[2] / "benchmarks" / "nas.sh"
     settings = {"PATH": "/usr/bin:/bin", "PYTHON": str(python), "RUNS": str(runs), "SEEDS": "7", "SEARCH": "--asleep"}
-    settings["ARCHIVE"] = str(tmp_path / "all.tgz")
+    settings |= {"ARCHIVE": str(tmp_path / "all.tgz"), "ROWS": str(tmp_path / "rows.jsonl")}
     told = subprocess.run(["bash", script, "search"], env=settings, capture_output=True, text=True, check=True).stdout
     assert told.startswith("[7] -m firefly nas search --seeds 7 --asleep --runs")
-    assert told.rstrip().endswith("--fit dense=true precision=bf16") and (tmp_path / "all.tgz").exists()
+    assert told.rstrip().endswith("--fit dense=true precision=bf16") and f"--out {tmp_path}/rows.jsonl" in told
+
+
+def test_what_is_under_way_is_packed_in_parts_and_unpacked(tmp_path: Path) -> None:
+    runs, script = tmp_path / "runs", Path(__file__).parents[2] / "benchmarks" / "nas.sh"
+    (runs / "evaluations").mkdir(parents=True)
+    (runs / "evaluations" / "weights").write_bytes(data := random.Random(0).randbytes(16 * 2**20))
+    settings = {"PATH": "/usr/bin:/bin", "PYTHON": "true", "RUNS": str(runs), "ARCHIVE": str(tmp_path / "all.tgz")}
+    subprocess.run(["bash", script, "time"], env=settings, check=True)
+    parts = sorted(path.name for path in tmp_path.glob("all*"))
+    assert parts == ["all.tgz.00", "all.tgz.01"]
+    shutil.rmtree(runs)
+    subprocess.run(["bash", script, "time"], env=settings, check=True)
+    assert (runs / "evaluations" / "weights").read_bytes() == data
 
 
 def test_the_evaluation_waits_for_the_searches_of_this_plan(tmp_path: Path) -> None:
