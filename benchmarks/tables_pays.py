@@ -44,7 +44,13 @@ CHANGES = {  # what was changed about Firefly's growth
 
 
 def find_tried(task: str, words: str) -> BySeed:
-    return by_seed(row for row in read("growth-pays") if (row["task"], row["tried"]) == (task, words))
+    return by_seed(row for row in read_measured() if (row["task"], row["tried"]) == (task, words))
+
+
+def read_measured() -> list[Row]:
+    """Without smoke tests and random images, each network once."""
+    rows = [row for row in read("growth-pays") if "random" not in row["config"]]
+    return list({(row["task"], row["tried"], row["seed"]): row for row in rows}.values())
 
 
 def tabulate_pays(task: str, names: dict[str, str], base: str) -> str:
@@ -83,7 +89,7 @@ def tabulate_changes() -> str:
 
 def tabulate_rates(task: str) -> str:
     """The best recipe of each method at every rate: what a claim at one rate is worth."""
-    rows = [row for row in read("growth-pays") if row["task"] == task]
+    rows = [row for row in read_measured() if row["task"] == task]
     rates = sorted({row["config"]["lr"] for row in rows})
     lines = []
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -101,7 +107,7 @@ def tabulate_rates(task: str) -> str:
 
 def count_recipes() -> str:
     """How many recipes each task saw."""
-    rows = read("growth-pays")
+    rows = read_measured()
     lines = []
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]
@@ -132,8 +138,9 @@ def score(row: Row) -> float:
 
 
 def list_found(task: str) -> dict[str, BySeed]:
-    """The rows by what was tried; of several lengths of the last training the longest."""
+    """The rows by what was tried: on the test set, if any are; of several lengths of the last training the longest."""
     rows = [row for row in read("find-pays") if row["task"] == task and not row["config"]["quick"]]
+    rows = [row for row in rows if "test_loss" in row] or rows
     longest = max((row["config"]["epochs"] for row in rows), default=0)
     rows = [row for row in rows if row["config"]["epochs"] == longest and row["method"] != "full-l1"]
     return {

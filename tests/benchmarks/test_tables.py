@@ -129,6 +129,17 @@ def test_the_finder_is_compared_under_its_own_limit(tmp_path: Path, monkeypatch:
         line for line in table if line.startswith("| Firefly, trained on | parameters")
     )
     assert tables_pays.tabulate_find("resnet20") == tables_text.EMPTY
+    (changed,) = [row for row in rows if (row["tried"], row["seed"]) == ("find-on", 0)]
+    rows.append(changed | {"test_accuracy": 0.5, "test_loss": 1.0})  # is not compared with what is on other images
+    assert set(tables_pays.list_found("digits")) == {"find-on"}
+
+
+def test_smoke_tests_and_doubled_rows_are_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"task": "mlp-digits", "tried": "fixed", "seed": 0, "held_accuracy": 0.9, "config": {}}
+    smoke = row | {"held_accuracy": 0.1, "config": {"quick": True, "random": 512}}
+    monkeypatch.setattr(tables_pays, "read", lambda name: (row, row, smoke, smoke | {"seed": 1}))
+    assert tables_pays.find_tried("mlp-digits", "fixed") == {0: row}
+    assert tables_pays.count_recipes().splitlines()[-1] == "| mlp-digits | 1 | 1 | 1 |"
 
 
 def test_the_figure_of_the_readme_is_as_the_results_have_it() -> None:
