@@ -6,6 +6,7 @@ python benchmarks/archive.py unpack RUNS FILE         back, if there are none
 
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 PART = 15 * 2**20  # bytes
@@ -37,14 +38,14 @@ def unpack(folder: Path, file: Path) -> list[str]:
     if not parts or list_folders(folder):
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    whole = folder / f"{file.name}.part"
-    with whole.open("wb") as target:
-        for part in parts:
-            target.write(part.read_bytes())
-    with tarfile.open(whole) as archive:
-        archive.extractall(folder, filter="data")
-    whole.unlink()
-    return [one.name for one in list_folders(folder)]
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:  # half a training is worse than none
+        whole, fresh = Path(beside) / "whole", Path(beside) / "fresh"
+        with whole.open("wb") as target:
+            for part in parts:
+                target.write(part.read_bytes())
+        with tarfile.open(whole) as archive:
+            archive.extractall(fresh, filter="data")
+        return [one.rename(folder / one.name).name for one in list_folders(fresh)]
 
 
 def list_folders(folder: Path) -> list[Path]:

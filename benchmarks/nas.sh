@@ -64,7 +64,10 @@ searched() { # by this plan: a search in no time says whether time is up or all 
 
 mkdir -p "$runs"
 if [ -n "${ARCHIVE:-}" ] && [ -f "$ARCHIVE.00" ] && [ -z "$(ls -A "$runs")" ]; then
-    cat "$ARCHIVE".[0-9][0-9] | tar xz -C "$runs"
+    cat "$ARCHIVE".[0-9][0-9] | tar xz -C "$runs" || {
+        echo "what was packed cannot be read: begun anew"
+        rm -r "$runs" && mkdir "$runs" # half a training is worse than none
+    }
 fi
 trap pack EXIT
 case ${1:-next} in

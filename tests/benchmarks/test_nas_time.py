@@ -64,6 +64,10 @@ def test_what_is_under_way_is_packed_in_parts_and_unpacked(tmp_path: Path) -> No
     shutil.rmtree(runs)
     subprocess.run(["bash", script, "time"], env=settings, check=True)
     assert (runs / "evaluations" / "weights").read_bytes() == data
+    shutil.rmtree(runs)
+    (tmp_path / "all.tgz.01").unlink()
+    told = subprocess.run(["bash", script, "time"], env=settings, check=True, capture_output=True, text=True).stdout
+    assert "begun anew" in told and not any(runs.iterdir())
 
 
 def test_the_evaluation_waits_for_the_searches_of_this_plan(tmp_path: Path) -> None:
