@@ -124,3 +124,12 @@ def test_another_size_or_way_is_not_taken_up(tmp_path: Path) -> None:
     _, again = find(parameters=700, checkpoint=tmp_path)
     assert first.training is not None and again.training is not None and anew.training is not None
     assert again.training == first.training and anew.training[0].loss != first.training[0].loss
+
+
+def test_layers_that_stay_dormant_are_not_drawn() -> None:
+    """Torch warns where there is nothing to draw."""
+    model = make()
+    names = firefly.deepen(model, IMAGES[:2])
+    before, weight = model(IMAGES), model[0].weight.detach().clone()
+    draw_weights(model)
+    assert names and not model[0].weight.equal(weight) and model(IMAGES).shape == before.shape

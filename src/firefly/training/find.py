@@ -200,6 +200,8 @@ def begin_anew(model: nn.Module, then: Then, make: Callable[[Any], Optimizer], s
 def draw_weights(model: nn.Module) -> None:
     """As the modules draw them; children before parents, who may know better."""
     for name, module in reversed(list(model.named_modules())):
+        if any(not one.numel() for one in module.parameters(recurse=False)):
+            continue  # of a dormant layer, which has nothing to draw
         draw = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         if draw is not None:
             draw()
