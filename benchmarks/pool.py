@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 Job = TypeVar("Job")
@@ -25,16 +26,20 @@ def run_jobs(
 ) -> tuple[int, int]:
     """Do what can be done, in order, and begin nothing after so many minutes; how many are left, and how many failed.
 
-    One that fails is told and does not take the others with it.
+    One that fails is told and does not take the others with it; one whose process dies takes those beside it.
     """
-    todo, begun, failed = list(todo), time.monotonic(), 0
+    todo, begun, failed, broken = list(todo), time.monotonic(), 0, False
     running: dict[Future[Any], Job] = {}
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), follow_parent) as pool:
         while todo or running:
             late = time.monotonic() - begun > 60 * minutes
-            while len(running) < processes and not late and (job := next(filter(is_ready, todo), None)) is not None:
-                todo.remove(job)
-                running[pool.submit(work, job)] = job
+            ready = filter(is_ready, () if late else list(todo))
+            while len(running) < processes and not broken and (job := next(ready, None)) is not None:
+                try:
+                    running[pool.submit(work, job)] = job
+                    todo.remove(job)
+                except BrokenProcessPool:
+                    broken = True
             if not running:
                 break
             for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -44,8 +49,11 @@ def run_jobs(
                 except Exception as error:
                     traceback.print_exception(error)
                     print(f"failed: {job}: {type(error).__name__}: {error}", flush=True)
-                    failed += 1
-    return len(todo), failed
+                    failed, broken = failed + 1, broken or isinstance(error, BrokenProcessPool)
+    if not broken:
+        return len(todo), failed
+    left, more = run_jobs(todo, work, finish, processes, minutes - (time.monotonic() - begun) / 60, is_ready)
+    return left, failed + more
 
 
 def follow_parent() -> None:

@@ -8,6 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from pool import run_jobs
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PARENT = """
 import os, sys, time
@@ -37,6 +41,18 @@ def test_jobs_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     finally:
         if is_alive(worker):
             os.kill(worker, signal.SIGKILL)
+
+
+def die_of_two(job: int) -> int:
+    if job == 2:
+        os._exit(1)  # as one that takes too much memory
+    return job
+
+
+def test_the_others_are_done_where_a_process_dies() -> None:
+    done: list[int] = []
+    assert run_jobs([1, 2, 3, 4], die_of_two, lambda job, found: done.append(found)) == (0, 1)
+    assert done == [1, 3, 4]
 
 
 def wait(until: Callable[[], bool]) -> None:
