@@ -119,20 +119,16 @@ def autogrow(
     if not places:
         raise FireflyError("autogrow: no layer is dormant: call firefly.deepen(model, example, count=...) first")
     limits: dict[str, Any] = {**policy, "stages": len(places), "most": [len(names) for names in places.values()]}
-    wake = partial(grow, model, loss, list(islice(batches, 2 * evaluate_on)), example=example, optimizer=optimizer)
+    shared = {"example": example, "optimizer": optimizer, "evaluate_on": evaluate_on}
+    wake = partial(grow, model, loss, list(islice(batches, 2 * evaluate_on)), **shared)
     errors: list[float] = []
     growths: list[Growth] = []
     while not (plan := decide([1 - error for error in errors], **limits)).done:
         if plan.due:
             stage = plan.grown[-1]
             name = list(places.values())[stage][plan.grown.count(stage) - 1]
-            how: dict[str, Any] = {
-                "widths": [name],
-                "anatomy": anatomy,
-                "evaluate_on": evaluate_on,
-                "seed": seed + len(growths),
-            }
-            growths.append(wake(**plan_birth(insert, 1), **how))
+            born = plan_birth(insert, 1)
+            growths.append(wake(widths=[name], anatomy=anatomy, seed=seed + len(growths), **born))
             anatomy = anatomy.resized({name: after for name, (_, after) in growths[-1].widths.items()})
         tune(model)
         errors.append(float(average_number(judge(model))))

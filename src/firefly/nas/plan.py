@@ -76,7 +76,6 @@ class Plan:
         for name in ("step_one", "keep", "split", "fresh", "rate", "lr"):
             if not 0 < getattr(self, name) < math.inf:
                 raise FireflyError(f"{name}={getattr(self, name)!r}: give a number above 0")
-
         if not 0 <= self.least < math.inf:
             raise FireflyError(f"least={self.least!r}: give a share from 0 up, such as 0.2")
 
