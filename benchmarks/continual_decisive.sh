@@ -4,7 +4,7 @@
 #   bash benchmarks/continual_decisive.sh held-out         choices, on images set apart of split 100, its first ten tasks
 #   bash benchmarks/continual_decisive.sh test             what the page claims, splits 0 to 2
 #   bash benchmarks/continual_decisive.sh rest             further comparisons, splits 0 to 2
-#   SET="batch=128 lr=0.2" bash benchmarks/continual_decisive.sh test        with what held-out has chosen
+#   SET="epochs=150" bash benchmarks/continual_decisive.sh test              with other settings than those chosen
 #   MORE="--lines 'ewc strength=1e4' cpg" bash benchmarks/continual_decisive.sh test       some lines only
 #
 # One call is a piece. Rows go to ROWS. Begin with the file of results/ there: what it holds is not measured again. RUNS

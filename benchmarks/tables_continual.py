@@ -2,9 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 from tables_text import EMPTY, BySeed, Row, by_seed, describe, describe_gap, lay_out, list_gaps, mean, percent, read
+
+from firefly.experiments.continual import SETTINGS
+from firefly.experiments.continual_course import RIVALS, Course
+from firefly.experiments.options import change
 
 METHODS = {
     "firefly": "Firefly, unlocking and new neurons",
@@ -26,6 +31,7 @@ METHODS = {
     "fine-tune": "fine-tuning",
     "joint": "all tasks at once",
 }
+RIVAL_METHODS = ("individual", "equal", "last", "frozen", "cpg", "ewc", "fine-tune", "joint")  # they do not grow so
 
 
 def pick(name: str, method: str) -> BySeed:
@@ -67,26 +73,43 @@ def tell_gap(name: str, method: str, other: str) -> str:
     return describe_gap(list_gaps(pick(name, method), pick(name, other)), 2)
 
 
-def tabulate_trials(name: str, widths: str, count: str) -> str:
+def tabulate_trials(name: str, widths: str, batch: str, count: str) -> str:
     """The settings that were tried on held-out images, by their mean over the first tasks."""
     tasks, groups = int(count), dict[str, list[Row]]()
-    rows = [row for row in read(name) if row["config"]["widths"] == int(widths)]
-    known = dict.fromkeys(key for row in rows for key in row["config"])
-    changed = [key for key in known if len({str(row["config"].get(key)) for row in rows}) > 1]
-    for row in rows:
-        words = [f"{key}={row['config'].get(key)}" for key in changed]
-        groups.setdefault(f"{row['method']} {', '.join(words)}", []).append(row)
-    lines = []
-    for mine in groups.values():
-        last = next((row for row in reversed(mine) if row["step"] == tasks - 1), None)
-        if last is not None:
-            config = last["config"]
-            usual = {key: most_common(row["config"].get(key) for row in rows) for key in changed}
-            told = ", ".join(f"`{k}={config.get(k)}`" for k in changed if config.get(k) != usual[k])
-            lines.append([METHODS.get(last["method"], last["method"]), told, percent(last), last["parameters"]])
-    lines.sort(key=lambda line: -line[2])
-    cells = [[method, told, f"{accuracy:.1f}", f"{size / 1e6:.1f} M"] for method, told, accuracy, size in lines]
+    rows = [row for row in read(name) if (read_setting(row)["widths"], row["config"]["batch"]) == (int(widths), int(batch))]
+    settings = [read_setting(row) for row in rows]
+    usual = {key: most_common(one[key] for one in settings) for key in settings[0]}
+    for row, setting in zip(rows, settings, strict=True):
+        told = ", ".join(f"`{k}={v}`" for k, v in setting.items() if v != usual[k] and is_felt(k, row["method"]))
+        groups.setdefault(f"{METHODS.get(row['method'], row['method'])} | {told}", []).append(row)
+    found = {label: row for label, mine in groups.items() for row in mine if row["step"] == tasks - 1}
+    lines = sorted(found.items(), key=lambda pair: -percent(pair[1]))
+    cells = [[*label.split(" | "), f"{percent(row):.1f}", f"{row['parameters'] / 1e6:.1f} M"] for label, row in lines]
     return lay_out(["method", "setting", f"mean of the first {tasks} tasks, %", "parameters then"], cells)
+
+
+def read_setting(row: Row) -> Row:
+    """The setting of a row; older rows lack what there was no choice of then."""
+    whole: Row = asdict(Course()) | row["config"]
+    return {key: value for key, value in whole.items() if key not in ("tasks", "rotate", "fisher")}
+
+
+def is_felt(key: str, method: str) -> bool:
+    """Whether a method depends on a setting."""
+    if key in RIVALS:
+        return (key, method) in (("strength", "ewc"), ("own", "individual"))
+    return method not in RIVAL_METHODS or key in ("epochs", "batch", "lr", "weight_decay")
+
+
+def tell_trial_gap(name: str, count: str, method: str, other: str, *words: str) -> str:
+    """Two methods in one setting, paired by task: `trials-gap continual-20-held-out 10 firefly uniform`."""
+    course = change(replace(SETTINGS["quick"][20], held_out=True), list(words))
+    found = dict[str, list[float]]()
+    for row in read(name):
+        mine = all(v == getattr(course, k) for k, v in read_setting(row).items() if is_felt(k, row["method"]))
+        if mine and row["step"] == int(count) - 1:
+            found[row["method"]] = [100 * accuracy for accuracy in row["accuracies"].values()]
+    return describe_gap([a - b for a, b in zip(found[method], found[other], strict=True)])
 
 
 def most_common(values: Iterable[Any]) -> Any:
@@ -97,4 +120,5 @@ PIECES: dict[str, Callable[..., str]] = {
     "tasks": tabulate_tasks,
     "tasks-gap": tell_gap,
     "tasks-trials": tabulate_trials,
+    "trials-gap": tell_trial_gap,
 }

@@ -121,7 +121,7 @@ def try_torchvision(name: str) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
         sized |= {"input_size": (size, size)} if name.startswith("maxvit") else {}
         try:
             model = builder(**options | sized)
-        except ValueError:  # windows that do not fit into this size
+        except (ValueError, AssertionError):  # windows or patches that do not fit into this size
             continue
         first = next(iter(inspect.signature(model.forward).parameters))
         for frames in ([8], [16]) if video else ([],):
