@@ -63,6 +63,7 @@ searched() { # by this plan: a search in no time says whether time is up or all 
 }
 
 mkdir -p "$runs"
+command -v nvidia-cuda-mps-control >/dev/null && (nvidia-cuda-mps-control -d || true) # kernels of several at once
 if [ -n "${ARCHIVE:-}" ] && [ -f "$ARCHIVE.00" ] && [ -z "$(ls -A "$runs")" ]; then
     cat "$ARCHIVE".[0-9][0-9] | tar xz -C "$runs" || {
         echo "what was packed cannot be read: begun anew"

@@ -76,14 +76,15 @@ def tell_gap(name: str, method: str, other: str) -> str:
 def tabulate_trials(name: str, widths: str, batch: str, count: str) -> str:
     """The settings that were tried on held-out images, by their mean over the first tasks."""
     tasks, groups = int(count), dict[str, list[Row]]()
-    rows = [row for row in read(name) if (read_setting(row)["widths"], row["config"]["batch"]) == (int(widths), int(batch))]
-    settings = [read_setting(row) for row in rows]
+    pairs = [(row, read_setting(row)) for row in read(name)]
+    pairs = [(row, one) for row, one in pairs if (one["widths"], one["batch"]) == (int(widths), int(batch))]
+    settings = [one for _, one in pairs]
     usual = {key: most_common(one[key] for one in settings) for key in settings[0]}
-    for row, setting in zip(rows, settings, strict=True):
+    for row, setting in pairs:
         told = ", ".join(f"`{k}={v}`" for k, v in setting.items() if v != usual[k] and is_felt(k, row["method"]))
         groups.setdefault(f"{METHODS.get(row['method'], row['method'])} | {told}", []).append(row)
-    found = {label: row for label, mine in groups.items() for row in mine if row["step"] == tasks - 1}
-    lines = sorted(found.items(), key=lambda pair: -percent(pair[1]))
+    last = {label: row for label, mine in groups.items() for row in mine if row["step"] == tasks - 1}
+    lines = sorted(last.items(), key=lambda pair: -percent(pair[1]))
     cells = [[*label.split(" | "), f"{percent(row):.1f}", f"{row['parameters'] / 1e6:.1f} M"] for label, row in lines]
     return lay_out(["method", "setting", f"mean of the first {tasks} tasks, %", "parameters then"], cells)
 

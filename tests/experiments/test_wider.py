@@ -1,8 +1,10 @@
 """Growing wider: every method takes its steps, what was stopped goes on the same, the rows tell what a table needs."""
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -392,3 +394,15 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_data_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "wider-vgg19", "--data", str(tmp_path)]) == 2
     assert "firefly data get cifar10" in capsys.readouterr().err
+
+
+def test_too_few_images_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    args = Namespace(device="cpu", runs=tmp_path, out=None, minutes=None, shared=False, report=None)
+    for images in (15, 16):
+        setting = replace(SETTING, batch=8, images=images)
+        ask = partial(options.make_world, "wider-vgg19", args, setting, lambda split: make_images(32, 0))
+        if images < 16:
+            with pytest.raises(FireflyError, match="15 training images make no batch of 16"):
+                ask(lambda images, widths: make_net(widths), 4, ())
+        else:
+            assert len(ask(lambda images, widths: make_net(widths), 4, ()).train) == 16

@@ -101,6 +101,11 @@ def make_world(
     train, test = hold_out(train, setting.held_out) if setting.held_out else (train, load("test"))
     if setting.images is not None:
         train, test = (part.take(torch.arange(min(setting.images, len(part)))) for part in (train, test))
+    if len(train) < 2 * setting.batch:
+        raise FireflyError(
+            f"{len(train)} training images make no batch of {2 * setting.batch}, twice those of training, as a growth "
+            "reads: take more images, or smaller batches (--set images=... batch=...)"
+        )
     place = Place(
         device,
         folder,
