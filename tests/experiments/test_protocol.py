@@ -163,7 +163,7 @@ def test_with_images_held_out_the_test_set_is_never_read(tmp_path: Path, images:
 
     nothing = dict.fromkeys(("device", "out", "report", "minutes"))
     args = Namespace(**(nothing | {"runs": tmp_path, "shared": False, "device": "cpu"}))
-    setting = replace(SETTING, held_out=30, images=images)
+    setting = replace(SETTING, held_out=30, images=images, batch=8)
     found = options.make_world("wider-vgg19", args, setting, load, lambda data, widths: make_net(widths), 4, [0.3])
     assert read == ["train"]
     assert len(found.test) == min(30, images or 30) and tell_apart(found.test) <= tell_apart(load("train"))
