@@ -66,6 +66,7 @@ def examine(package: str, name: str, seconds: int) -> Row:
         model, example = build(package, name)
     except Exception as error:
         return row | {"outcome": "does not run", "note": first_line(error)}
+    wake(model)
     row["parameters"] = sum(p.numel() for p in model.parameters())
     with taking_turns(row["parameters"] > LARGE):
         signal.signal(signal.SIGPROF, lambda *_: stop())
@@ -81,6 +82,14 @@ def examine(package: str, name: str, seconds: int) -> Row:
             return row | {"outcome": "wrong", "note": f"{type(error).__name__}: {first_line(error)}"}
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@torch.no_grad()
+def wake(model: nn.Module) -> None:
+    """Weights that begin at 0 (heads, some norms) are made small: they pass no slope on until the first step."""
+    for name, parameter in model.named_parameters():
+        if not name.endswith("bias") and parameter.is_floating_point() and not parameter.any():
+            parameter.normal_(std=0.02)
 
 
 def stop() -> None:
