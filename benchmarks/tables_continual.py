@@ -9,6 +9,7 @@ from tables_text import EMPTY, BySeed, Row, by_seed, describe, describe_gap, lay
 
 from firefly.experiments.continual import SETTINGS
 from firefly.experiments.continual_course import RIVALS, Course
+from firefly.experiments.continual_methods import SIZED
 from firefly.experiments.options import change
 
 METHODS = {
@@ -31,7 +32,6 @@ METHODS = {
     "fine-tune": "fine-tuning",
     "joint": "all tasks at once",
 }
-RIVAL_METHODS = ("individual", "equal", "last", "frozen", "cpg", "ewc", "fine-tune", "joint")  # they do not grow so
 
 
 def pick(name: str, method: str) -> BySeed:
@@ -75,17 +75,17 @@ def tell_gap(name: str, method: str, other: str) -> str:
 
 def tabulate_trials(name: str, widths: str, batch: str, count: str) -> str:
     """The settings that were tried on held-out images, by their mean over the first tasks."""
-    tasks, groups = int(count), dict[str, list[Row]]()
+    tasks, last = int(count), dict[tuple[str, str], Row]()
     pairs = [(row, read_setting(row)) for row in read(name)]
     pairs = [(row, one) for row, one in pairs if (one["widths"], one["batch"]) == (int(widths), int(batch))]
     settings = [one for _, one in pairs]
     usual = {key: most_common(one[key] for one in settings) for key in settings[0]}
     for row, setting in pairs:
         told = ", ".join(f"`{k}={v}`" for k, v in setting.items() if v != usual[k] and is_felt(k, row["method"]))
-        groups.setdefault(f"{METHODS.get(row['method'], row['method'])} | {told}", []).append(row)
-    last = {label: row for label, mine in groups.items() for row in mine if row["step"] == tasks - 1}
+        if row["step"] == tasks - 1:
+            last[METHODS[row["method"]], told] = row
     lines = sorted(last.items(), key=lambda pair: -percent(pair[1]))
-    cells = [[*label.split(" | "), f"{percent(row):.1f}", f"{row['parameters'] / 1e6:.1f} M"] for label, row in lines]
+    cells = [[*label, f"{percent(row):.1f}", f"{row['parameters'] / 1e6:.1f} M"] for label, row in lines]
     return lay_out(["method", "setting", f"mean of the first {tasks} tasks, %", "parameters then"], cells)
 
 
@@ -99,18 +99,21 @@ def is_felt(key: str, method: str) -> bool:
     """Whether a method depends on a setting."""
     if key in RIVALS:
         return (key, method) in (("strength", "ewc"), ("own", "individual"))
-    return method not in RIVAL_METHODS or key in ("epochs", "batch", "lr", "weight_decay")
+    return method not in ("individual", *SIZED) or key in ("epochs", "batch", "lr", "weight_decay")
 
 
 def tell_trial_gap(name: str, count: str, method: str, other: str, *words: str) -> str:
-    """Two methods in one setting, paired by task: `trials-gap continual-20-held-out 10 firefly uniform`."""
+    """Two methods in one setting, paired by task: `trials-gap continual-20-held-out 10 firefly uniform`.
+
+    Never bold: of one split nothing may be claimed.
+    """
     course = change(replace(SETTINGS["quick"][20], held_out=True), list(words))
     found = dict[str, list[float]]()
     for row in read(name):
         mine = all(v == getattr(course, k) for k, v in read_setting(row).items() if is_felt(k, row["method"]))
         if mine and row["step"] == int(count) - 1:
             found[row["method"]] = [100 * accuracy for accuracy in row["accuracies"].values()]
-    return describe_gap([a - b for a, b in zip(found[method], found[other], strict=True)])
+    return describe_gap([a - b for a, b in zip(found[method], found[other], strict=True)]).strip("*")
 
 
 def most_common(values: Iterable[Any]) -> Any:

@@ -10,7 +10,7 @@ The check grows by neurons chosen at random, first new ones, then splits, with s
 runs in float32): `function_change` is the largest difference of an output on inputs that were not seen, as a share of
 the largest output, and must vanish with the step: it may be 1e-5 (1e-2), or a hundred times what weights that are off
 by such a share do to the model (`shaken`). The committed model must differ from the old one by what `grow` announced.
-A model that has a row is left out.
+Weights that begin at 0 are made small first (`wake`). A model that has a row is left out.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ SHORT = Course(start_epochs=30, multiple=8, unlock_epsilon=4.0, strength=1e8)  #
 SETTINGS: dict[str, dict[int | None, Course]] = {
     "quick": {None: QUICK, 10: replace(SHORT, ways=10), 20: SHORT},
     "full": {
-        10: Course(ways=10, first_epochs=50, start_epochs=60, neurons=256, steps=50 * 63),
-        20: Course(first_epochs=50, start_epochs=60, neurons=256, steps=50 * 31),
+        10: Course(ways=10, first_epochs=50, start_epochs=60, neurons=256, steps=50 * 63, strength=1e8),
+        20: Course(first_epochs=50, start_epochs=60, neurons=256, steps=50 * 31, strength=1e8),
     },
 }
 USUAL = ["firefly", "individual", "ewc", "fine-tune"]
