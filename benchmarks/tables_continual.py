@@ -33,6 +33,8 @@ METHODS = {
     "joint": "all tasks at once",
 }
 
+TRAINING = ("epochs", "batch", "lr", "weight_decay", "cutout", "label_smoothing", "aside")  # what all methods share
+
 
 def pick(name: str, method: str) -> BySeed:
     """The last row of each split, in the order in which the tasks were dealt."""
@@ -99,7 +101,7 @@ def is_felt(key: str, method: str) -> bool:
     """Whether a method depends on a setting."""
     if key in RIVALS:
         return (key, method) in (("strength", "ewc"), ("own", "individual"))
-    return method not in ("individual", *SIZED) or key in ("epochs", "batch", "lr", "weight_decay")
+    return method not in ("individual", *SIZED) or key in TRAINING
 
 
 def tell_trial_gap(name: str, count: str, method: str, other: str, *words: str) -> str:

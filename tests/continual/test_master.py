@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import firefly
-from firefly.continual import Master, Pick, Until, desk, learning
+from firefly.continual import Master, Pick, Until, desk, learning, metrics
 from firefly.continual.lock import Held, lock
 from firefly.continual.ownership import find_own, find_places
 from firefly.continual.picking import Masked
@@ -282,6 +282,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"classes": 1}, "classes=1"),
     ({"growths": -1}, "growths=-1"),
     ({"until": "soon"}, "until='soon'"),
+    ({"until": 0.9, "valid": False}, r"valid=False, but Until\(accuracy=0.9"),
+    ({"until": Until(plateau=0.0), "valid": False}, "asks for a held-out accuracy"),
     ({"pick": "some"}, "pick='some'"),
     ({"recipe": 3}, "recipe is a int"),
     ({"neighborhood": [firefly.Split()]}, "'split' would change neurons of older tasks"),
@@ -306,6 +308,19 @@ def test_what_is_refused_before_anything_is_trained(
     with pytest.raises(FireflyError, match=why):
         master.learn(given.pop("name"), given.pop("train"), **given)
     assert list(master) == ["task 0", "task 1"]
+
+
+def test_a_task_may_be_learnt_on_all_its_images(tmp_path: Path) -> None:
+    one = Master(make_mlp, EXAMPLE, tmp_path)
+    for number in range(2):
+        images = draw_task(number)
+        how: dict[str, Any] = {"recipe": RECIPE, "steps": 2, "until": Until(parameters=10_000), "growths": 1}
+        task = one.learn(f"task {number}", images, False, classes=CLASSES[number], **how)
+        assert task.told["images"] == len(images[1])
+        assert task.told["accuracy"] is None and "held out" not in repr(task)
+    again = Master(make_mlp, EXAMPLE, tmp_path)
+    assert metrics.tabulate(again) == metrics.tabulate(one)
+    assert "%" not in metrics.tabulate(again)
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.int16])

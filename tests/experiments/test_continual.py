@@ -90,9 +90,20 @@ def test_no_image_is_trained_on_and_measured(held_out: bool) -> None:
     assert sum(len(part.test.labels) for part in parts) == (600 if held_out else 2000)
 
 
+def test_tasks_may_be_trained_on_all_their_images() -> None:
+    parted, whole = (list_parts(replace(QUICK, aside=aside), 0, None) for aside in (True, False))
+    for some, every in zip(parted, whole):
+        assert every.valid is None
+        assert len(every.train.labels) == len(some.train.labels) + len(some.valid.labels)
+        assert torch.equal(every.test.images, some.test.images)
+
+
 @pytest.mark.slow
-def test_all_methods_see_all_tasks_and_none_is_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETTINGS["quick"], None, TINY)
+@pytest.mark.parametrize("aside", [True, False])
+def test_all_methods_see_all_tasks_and_none_is_run_twice(
+    aside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS["quick"], None, replace(TINY, aside=aside, cutout=2, label_smoothing=0.1))
     methods = list(METHODS)
     with pytest.raises(FireflyError, match="run --methods firefly"):
         run(tmp_path, "--methods", "ewc")
@@ -190,7 +201,7 @@ def test_a_penalty_of_several_tasks_is_the_sum_of_theirs() -> None:
     for theta, weight in zip(at, fisher):
         penalty = penalty.add(theta, weight)
         far.append((theta["weight"], weight["weight"]))
-    loss, batch = penalty.make_loss(model, 2.0, 0.01), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+    loss, batch = penalty.make_loss(model, 2.0, Course(lr=0.01)), (torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
     plain_loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
     (found,) = torch.autograd.grad(loss(model, batch) - plain_loss, [model.weight])
     wanted = sum(2 * weight * (model.weight.detach() - theta) for theta, weight in far)

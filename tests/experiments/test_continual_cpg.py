@@ -14,7 +14,7 @@ from firefly.experiments import continual_cpg
 from firefly.experiments.continual import QUICK
 from firefly.experiments.continual_class import Class
 from firefly.experiments.continual_course import Course, list_parts
-from firefly.experiments.continual_cpg import Learnt, Picked, Union, prune, rebuild, run_cpg, switch
+from firefly.experiments.continual_cpg import Learnt, Picked, Union, prune, rebuild, run_cpg, set_apart, switch
 
 TINY = replace(QUICK, widths=2, epochs=5, first_epochs=2, mask_epochs=1, images=90)
 
@@ -25,6 +25,14 @@ def make_room(tmp_path: Path) -> Callable[[Course], Class]:
         return Class(course, list_parts(course, 3, None)[:3], torch.device("cpu"), tmp_path / "cpg", 3, 3000)
 
     return make
+
+
+def test_images_are_set_apart_to_choose_by_where_others_train_on_all(make_room: Callable[[Course], Class]) -> None:
+    whole = make_room(replace(TINY, aside=False)).parts
+    for part, mine in ((part, set_apart(part, 2)) for part in whole):
+        assert part.valid is None and len(mine.valid.labels) == 9
+        assert len(mine.train.labels) + 9 == len(part.train.labels) == 90
+        assert set_apart(mine, 2) is mine
 
 
 @pytest.mark.parametrize("goal", [0.0, 1.0])

@@ -19,8 +19,8 @@ Data = Any  # an object with images and labels, and perhaps mean and std
 HELD_OUT = 0.1
 
 
-def hold_out(name: str, train: Any, valid: Any, classes: int, seed: int) -> tuple[Data, Data]:
-    """The images to train on, and others; a tenth of the former if the user gives none."""
+def hold_out(name: str, train: Any, valid: Any, classes: int, seed: int) -> tuple[Data, Data | None]:
+    """The images to train on, and others: a tenth of the former if the user gives none, or none where that is False."""
     train = check_data(name, "train", train, classes)
     absent = sorted({*range(classes)} - {*train.labels.unique().tolist()})
     if absent:
@@ -28,6 +28,8 @@ def hold_out(name: str, train: Any, valid: Any, classes: int, seed: int) -> tupl
             f"task {name!r}: no image of train is of class {absent[0]}: number the classes of each task from 0, "
             f"and give as many classes= as there are, not {classes}"
         )
+    if valid is False:
+        return train, None
     if valid is not None:
         return train, check_data(name, "valid", valid, classes)
     count = max(1, round(HELD_OUT * len(train.labels)))
@@ -56,16 +58,18 @@ def check_data(name: str, part: str, data: Any, classes: int) -> Data:
     return SimpleNamespace(images=images, labels=labels, **known)
 
 
-def hash_labels(*parts: Data) -> str:
+def hash_labels(*parts: Data | None) -> str:
     """Of these parts in their order, by which a task that is taken up knows them again."""
-    return hashlib.sha256(json.dumps([part.labels.tolist() for part in parts]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([part.labels.tolist() for part in parts if part is not None]).encode()).hexdigest()
 
 
 @torch.no_grad()
-def try_images(name: str, parts: Iterable[Data], model: nn.Module) -> None:
+def try_images(name: str, parts: Iterable[Data | None], model: nn.Module) -> None:
     """Refuse images that the network cannot take, before anything is trained."""
     place = next(model.parameters()).device
     for part, data in zip(("train", "valid"), parts):
+        if data is None:
+            continue
         few = upload(subset(data, torch.arange(min(2, len(data.labels)))), place)
         try:
             with switched(model.modules(), False):

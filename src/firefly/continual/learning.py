@@ -36,6 +36,7 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
         )
     lesson.check_kinds(bool(len(master)) and read_pick(lesson.pick).how != "none")
     train, valid = hold_out(lesson.name, train, valid, lesson.classes, lesson.seed)
+    check_until(lesson, valid)
     try_images(lesson.name, (train, valid), master.blueprint.build(lesson.classes))
     labels = hash_labels(train, valid)
     with at_desk(master.folder, lesson.name, lesson.classes, lesson.tell(), list(master), labels) as desk:
@@ -54,6 +55,16 @@ def learn(master: Master, lesson: Lesson, train: Any, valid: Any) -> Task:
         task = master.add(lesson.name, lesson.classes, pupil.lists, pupil.model, told)
         desk.clear()
     return task
+
+
+def check_until(lesson: Lesson, valid: Data | None) -> None:
+    """Refuse to wait for an accuracy that nothing is held out for."""
+    until = read_until(lesson.until)
+    if valid is None and (until.accuracy, until.plateau) != (None, None):
+        raise FireflyError(
+            f"task {lesson.name!r}: valid=False, but {until!r} asks for a held-out accuracy: "
+            "give valid=, None to hold a tenth of the images out, or Until(parameters=...)"
+        )
 
 
 def begin(master: Master, lesson: Lesson, train: Data, desk: Desk) -> Pupil:
@@ -90,7 +101,7 @@ def resume(master: Master, lesson: Lesson, desk: Desk) -> Pupil | None:
     return Pupil(model, lists, content["rounds"], content["growths"], content["epochs"])
 
 
-def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid: Data, desk: Desk) -> None:
+def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid: Data | None, desk: Desk) -> None:
     """Train what is the task's own; what older tasks own stays as it is."""
     number = len(pupil.rounds)
     recipe = settle(lesson.first if lesson.first is not None and not number else lesson.recipe)

@@ -98,7 +98,7 @@ class Master:
         Args:
             name: of the task.
             train: data as `firefly.training.fit` takes it, with labels 0 ... classes - 1.
-            valid: the same, to measure on; None holds a tenth of the training images out.
+            valid: the same, to measure on; None holds a tenth of the training images out, False none of them.
             classes: how many.
             recipe: how the network is trained, at first and after every growth (60 epochs at a rate of 0.05, in batches
                 of 64, nothing augmented); `first`: another one for at first.

@@ -96,7 +96,8 @@ def tabulate(master: Master) -> str:
     for row in account(master):
         grown = ", ".join(f"{number} {kind}" for kind, number in row["grown"].items() if number)
         counts = (f"{row[key]:,}" for key in ("classes", "neurons", "owned", "private", "union", "mask_bits"))
-        rows.append((row["task"], *counts, grown, f"{sum(row['epochs'].values()):.0f}", f"{row['accuracy']:.2%}"))
+        held_out = "" if row["accuracy"] is None else f"{row['accuracy']:.2%}"
+        rows.append((row["task"], *counts, grown, f"{sum(row['epochs'].values()):.0f}", held_out))
     sizes = [max(len(row[k]) for row in rows) for k in range(len(heads))]
     left = (0, heads.index("grown"))
     lines = (

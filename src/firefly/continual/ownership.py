@@ -36,7 +36,8 @@ class Task:
 
     def __repr__(self) -> str:
         neurons = sum(len(numbers) for numbers in self.lists.values())
-        accuracy = f", {self.told['accuracy']:.2%} held out" if "accuracy" in self.told else ""
+        known = self.told.get("accuracy")
+        accuracy = "" if known is None else f", {known:.2%} held out"
         return f"Task({self.name!r}: {self.classes} classes, {neurons:,} neurons{accuracy})"
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from firefly.errors import FireflyError
 
@@ -28,8 +29,8 @@ class Until:
             if value is not None and not (number and least <= value <= most):
                 raise FireflyError(f"Until({name}={value!r}): give a number from {least} to {most}, or None")
 
-    def find_reason(self, accuracies: Sequence[float], parameters: int) -> str | None:
-        """Why to stop after these rounds, or None."""
+    def find_reason(self, accuracies: Sequence[Any], parameters: int) -> str | None:
+        """Why to stop after these rounds, or None. Accuracies are None where nothing was held out."""
         if self.accuracy is not None and accuracies[-1] >= self.accuracy:
             return f"accuracy {accuracies[-1]:.4f}"
         if self.plateau is not None and len(accuracies) > 1 and accuracies[-1] - accuracies[-2] < self.plateau:

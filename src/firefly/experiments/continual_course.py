@@ -46,6 +46,9 @@ class Course:
     batch: int = 64
     lr: float = 0.1
     weight_decay: float = 5e-4
+    cutout: int = 0  # pixels; the side of what is blanked out of a training image
+    label_smoothing: float = 0.0
+    aside: bool = True  # a tenth of the training images, on which accuracies are told; CPG alone needs them
     start: int = 150_000  # parameters that the first task may add to the small network
     parameters: int = 300_000  # that each growth of a later task may add
     neurons: int = 0  # that it may add instead, as in the paper; 0 for parameters
@@ -59,6 +62,7 @@ class Course:
     new_epsilon: float = 0.1
     pick: str = "mask"  # which old neurons a task begins with: "all", "none", or "mask"
     mask_epochs: int = 10  # of training the mask, if there is one
+    price: float = 0.1  # of all neurons together while the mask is trained: the higher, the fewer are picked
     multiple: int = 1  # picked are so many of a layer, or twice as many, ...; 8 trains faster on a GPU
     strength: float = 1e5  # of EWC's penalty
     fisher: int = 200  # images on which EWC measures what matters
@@ -82,7 +86,8 @@ class Course:
 
     def recipe(self, device: torch.device, epochs: int | None = None, **how: Any) -> Recipe:
         """The training that all methods share."""
-        known = {"batch": self.batch, "lr": self.lr, "weight_decay": self.weight_decay, "device": device}
+        known: dict[str, Any] = {"batch": self.batch, "lr": self.lr, "weight_decay": self.weight_decay}
+        known |= {"cutout": self.cutout, "label_smoothing": self.label_smoothing, "device": device}
         augment = self.dataset != "digits"
         return Recipe(epochs or self.epochs, **{**known, "augment": augment, "evaluate_every": 5, **how})
 
@@ -94,7 +99,7 @@ class Part:
     name: str
     labels: tuple[int, ...]  # the classes of the data set that are its 0, 1, ...
     train: Any
-    valid: Any  # training images held out: of the training of every method
+    valid: Any  # training images held out, of the training of every method; None if there are none
     test: Any
 
 
@@ -109,7 +114,7 @@ def list_parts(course: Course, seed: int, root: Path | None) -> list[Part]:
             mine, others = hold_out(str(number), mine, None, course.classes, 1000)
         else:
             others = take(test, labels, None)
-        learn, valid = hold_out(str(number), mine, None, course.classes, 2000)
+        learn, valid = hold_out(str(number), mine, None if course.aside else False, course.classes, 2000)
         found.append(Part(f"task {number}", tuple(labels), learn, valid, others))
     return found
 

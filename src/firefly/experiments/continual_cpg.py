@@ -15,7 +15,7 @@ trained by SGD on gradients of one size per layer, and during compaction too, in
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from firefly.continual.blueprint import Blueprint, list_tensors, read_blueprint
+from firefly.continual.data import hold_out
 from firefly.continual.lock import Held, lock
 from firefly.experiments.continual_class import Class, Stream, count_epochs, how_to_fit
 from firefly.experiments.continual_course import Part, find_network
@@ -118,6 +119,7 @@ def switch(mask: Tensor) -> Tensor:
 
 
 def run_cpg(room: Class) -> Stream:
+    room = replace(room, parts=[set_apart(part, room.course.classes) for part in room.parts])
     blueprint = read_blueprint(lambda classes: room.make(classes, 2), find_network(room.course)[1])
     union, learnt = Union(room, blueprint, room.fit_shared()), dict[str, Learnt]()
     union.widen(min(union.most, room.round_up(max(1, round(NARROW * union.most)))), 0)
@@ -132,6 +134,14 @@ def run_cpg(room: Class) -> Stream:
         told: dict[str, Any] = {"owned": owned, "private": private, "mask_bits": task.bits, "owner_bits": ids}
         told |= {"goal": goal, "widths": union.widths, "spent": task.spent, "epochs": sum(task.spent.values())}
         yield scores, owned + private, told
+
+
+def set_apart(part: Part, classes: int) -> Part:
+    """It chooses by held-out images, so it needs some where the others train on all, too."""
+    if part.valid is not None:
+        return part
+    train, valid = hold_out(part.name, part.train, None, classes, 2000)
+    return replace(part, train=train, valid=valid)
 
 
 def find_goal(room: Class, part: Part, number: int) -> float:

@@ -48,7 +48,7 @@ def run_firefly(room: Class, kinds: str = "both", pick: str | None = None, **mor
     first = {"neighborhood": split, "budget": start, "first": begin}
     warm = course.recipe(room.device, course.first_epochs)
     rest = {"neighborhood": later, "budget": add, "growths": course.growths, "until": course.until, "first": warm}
-    picked = Pick(pick, epochs=course.mask_epochs, multiple=course.multiple)
+    picked = Pick(pick, epochs=course.mask_epochs, price=course.price, multiple=course.multiple)
     yield from run_master(room, course.widths, first, {**rest, "pick": picked}, how)
 
 
@@ -65,7 +65,7 @@ def run_master(room: Class, widths: int, first: dict[str, Any], rest: dict[str, 
         if part.name not in master:
             options = {**how, **(rest if number else first), "recipe": room.course.recipe(room.device)}
             options |= {"classes": room.course.classes, "seed": 1000 * room.seed + number, "progress": False}
-            master.learn(part.name, part.train, part.valid, **options)
+            master.learn(part.name, part.train, part.valid or False, **options)
         seen = room.parts[: number + 1]
         scores = {one.name: room.score(master.network(one.name), one) for one in seen}
         row = metrics.account(master)[number]

@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from firefly.continual.blueprint import list_tensors, read_blueprint
 from firefly.experiments.continual_class import Class, Scores, Stream, begin_as, count_epochs, how_to_fit
-from firefly.experiments.continual_course import Part, find_network, fit_widths
+from firefly.experiments.continual_course import Course, Part, find_network, fit_widths
 from firefly.experiments.rows import count
 from firefly.training import fit
+from firefly.training.recipe import make_loss
 from firefly.training.resident import finish, upload
 
 
@@ -29,10 +30,11 @@ def run_individual(room: Class, widths: Any = None, follow: bool = False) -> Str
         model = room.build(widths, number)
         if follow and before is not None:
             begin_as(model, before)
-        held = fit(model, part.train, **how_to_fit(room, part)).accuracies[-1]
+        held = fit(model, part.train, **how_to_fit(room, part)).accuracy
         scores[part.name] = room.score(model, part)
         total, before = total + count(model), model
-        yield dict(scores), total, {"widths": widths, "epochs": count_epochs(room), "held_out": held}
+        told = {} if held is None else {"held_out": held}
+        yield dict(scores), total, {"widths": widths, "epochs": count_epochs(room), **told}
 
 
 def run_equal(room: Class, follow: bool = False) -> Stream:
@@ -50,7 +52,7 @@ def run_shared(room: Class, strength: float = 0.0) -> Stream:
         model = room.build(widths, number).to(room.device)
         if models:
             begin_as(model, list(models.values())[-1])
-        loss = None if penalty is None else penalty.make_loss(model, strength, room.course.lr)
+        loss = None if penalty is None else penalty.make_loss(model, strength, room.course)
         fit(model, part.train, **how_to_fit(room, part, loss=loss))
         if strength:
             shared = {name: p for name, p in model.named_parameters() if name not in private}
@@ -74,19 +76,18 @@ class Penalty:
         centre = {n: self.centre.get(n, 0) + fisher[n] * p.detach() for n, p in parameters.items()}
         return Penalty(weight, centre)
 
-    def make_loss(self, model: nn.Module, strength: float, lr: float) -> Callable[[nn.Module, Any], Tensor]:
-        """Cross entropy and the penalty; the weights are the model's own, also where a step computes with copies.
+    def make_loss(self, model: nn.Module, strength: float, course: Course) -> Callable[[nn.Module, Any], Tensor]:
+        """The loss that all methods share, and the penalty; the weights are the model's own, also where a step computes with copies.
 
         Where the penalty would be so steep that steps of this learning rate diverge, it is as steep as they allow.
         """
-        own = dict(model.named_parameters())
+        own, shared = dict(model.named_parameters()), make_loss(course.label_smoothing)
         middle = {name: self.centre[name] / weight.clamp(min=1e-12) for name, weight in self.weight.items()}
-        steep = {name: (strength * weight).clamp(max=1 / lr) for name, weight in self.weight.items()}
+        steep = {name: (strength * weight).clamp(max=1 / course.lr) for name, weight in self.weight.items()}
 
         def loss(network: nn.Module, batch: Any) -> Tensor:
-            images, labels = batch
             far = sum((one * (own[name] - middle[name]).square()).sum() for name, one in steep.items())
-            return functional.cross_entropy(network(images).float(), labels) + far / 2
+            return shared(network, batch) + far / 2
 
         return loss
 
@@ -123,7 +124,7 @@ def run_joint(room: Class) -> Stream:
         inputs, targets = batch
         answers = network(inputs).float().unflatten(1, (tasks, classes))
         mine = answers.gather(1, (targets // classes)[:, None, None].expand(-1, 1, classes))[:, 0]
-        return functional.cross_entropy(mine, targets % classes)
+        return functional.cross_entropy(mine, targets % classes, label_smoothing=room.course.label_smoothing)
 
     whole = Part("all", (), SimpleNamespace(**{**first, "images": images, "labels": labels}), None, None)
     fit(model, whole.train, **how_to_fit(room, whole, loss=loss))
