@@ -34,6 +34,16 @@ def take_fixed(bench: Bench, cost: Cost) -> nn.Module:
     return model
 
 
+def take_longer(bench: Bench, cost: Cost) -> nn.Module:
+    """The widths of somebody who knows nothing, trained longer by what a finding costs."""
+    sizes, recipe = pick_plain(bench), bench.recipe
+    flops = bench.full.flops(sizes)
+    epochs = recipe.epochs + round(plan_finding(bench) / (3.0 * flops * count_images(bench.train, recipe.batch)))
+    model = bench.build(sizes)
+    bench.train_on(model, flops, cost, replace(recipe, epochs=epochs))
+    return model
+
+
 def take_full(bench: Bench, cost: Cost) -> nn.Module:
     """The full network; kept for those who prune it."""
     torch.manual_seed(bench.seed)
@@ -191,6 +201,7 @@ METHODS: dict[str, Callable[[Bench, Cost], nn.Module]] = {
     "full-l1": take_full,
     "uniform": take_fixed,
     "scaled": take_fixed,
+    "longer": take_longer,
     "find-on": take_found,
     "find-anew": take_found,
     "random": take_random,

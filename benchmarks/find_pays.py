@@ -6,10 +6,11 @@
     python benchmarks/find_pays.py digits --quick                                          (seconds of a CPU)
 
 All networks of a task have the same size and the same last training. `uniform` has equal widths, `scaled` those of the
-full network times a factor; `find-on` and `find-anew` are `firefly.find`; `random` searches widths for the cost of a
-finding; `slimming`, `taylor` and `magnitude` train the full network, prune it and train on, and the full network's
-training counts. A `--try` is a method and changes of its `Try`: limit=parameters, flops or both; the FLOPs are those
-of the network with equal widths (like=uniform) or of the full one scaled alike (like=scaled) with the parameters.
+full network times a factor, and `longer` trains one of the two longer, by what a finding costs; `find-on` and
+`find-anew` are `firefly.find`; `random` searches widths for the cost of a finding; `slimming`, `taylor` and `magnitude`
+train the full network, prune it and train on, and the full network's training counts. A `--try` is a method and changes
+of its `Try`: limit=parameters, flops or both; the FLOPs are those of the network with equal widths (like=uniform) or of
+the full one scaled alike (like=scaled) with the parameters.
 
 Everything is measured on data set apart from training, on the test set only with `--test`. One JSON line a network
 goes to `--out` as soon as it is trained; what is there is not done again. Three `--jobs` are enough for one GPU; start
@@ -176,7 +177,7 @@ def list_usual(task: Task, epochs: int) -> list[str]:
     """Limited in parameters and FLOPs; where equal widths are a choice also in parameters alone, as they are."""
     slim = [] if task.name.startswith("gpt") else ["slimming"]
     full = ["full", *["full-l1"] * len(slim)]
-    ways = ["find-on", "find-anew", "random", *slim, "taylor"]
+    ways = ["find-on", "find-anew", "longer", "random", *slim, "taylor"]
     tries = [*full, "scaled", *ways]
     if task.alike:
         tries = [*full, "scaled", "find-on", "find-anew", "taylor"]

@@ -38,9 +38,14 @@ from firefly.vision import digits
 from firefly.vision.data import Images, hold_out
 
 PLAN = Plan((4, 8, 8, 8, 8), (2,) * 5, (2,) * 5, nodes=2, batch=64, score_on=3)
-WAYS: dict[str, dict[str, Any]] = {  # how the template was trained; how long each step one is, in epochs
+WAYS: dict[str, dict[str, Any]] = {  # how the template was trained; how long each step one is, in epochs; candidates
     "annealed": {"epochs": 5, "anneal": True, "asleep": False, "step_one": [1, 4]},
     "asleep": {"epochs": 5, "anneal": True, "asleep": True, "step_one": [1]},
+    **{
+        f"asleep, {new} new candidates": {"epochs": 5, "anneal": True, "asleep": True, "step_one": [2], "new": new}
+        for new in (2, 8, 24)
+    },
+    "annealed, 24 new candidates": {"epochs": 5, "anneal": True, "asleep": False, "step_one": [2], "new": 24},
     "hardly trained": {"epochs": 1, "anneal": True, "asleep": False, "step_one": [1]},
     "constant rate": {"epochs": 5, "anneal": False, "asleep": False, "step_one": [1]},
     **{
@@ -92,7 +97,7 @@ def score(model: Template, anatomy: Anatomy, growing: Images, how: Row, step_one
         held=looks.held,
         example=looks.batches[0][0][:4],
         anatomy=anatomy,
-        neighborhood=[firefly.Split(plan.split), firefly.New(2, epsilon=plan.fresh)],
+        neighborhood=[firefly.Split(plan.split), firefly.New(how.get("new", 2), epsilon=plan.fresh)],
         widths=[path for path, _, _ in list_operations(model)],
         steps=step_one * len(looks.batches),
         lr=plan.rate,
@@ -105,11 +110,11 @@ def score(model: Template, anatomy: Anatomy, growing: Images, how: Row, step_one
     return told | {"step_one": step_one, "shortened": growth.shortened}
 
 
-def measure(ways: Sequence[str], seeds: int, out: Path | None, say: Callable[[str], None]) -> None:
+def measure(ways: Sequence[str], seeds: Sequence[int], out: Path | None, say: Callable[[str], None]) -> None:
     fitting, growing = load()
     for way in ways:
         how, anatomy = WAYS[way], None
-        for seed in range(seeds):
+        for seed in seeds:
             start = time.process_time()
             model = train(how, fitting, seed)
             anatomy = anatomy or trace_plain(model, upload(growing, CPU).images[:2].permute(0, 3, 1, 2).float())
@@ -174,7 +179,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, help="append the rows to this file")
     parser.add_argument("--read", type=Path, help="measure nothing, read this file")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
-    parser.add_argument("--seeds", type=int, default=3, help="so many weights of every way (3)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="the weights of every way (0 1 2)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.read is None:

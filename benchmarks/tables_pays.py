@@ -122,6 +122,7 @@ WAYS = {
     "full": "the full network",
     "scaled": "the full network's widths scaled",
     "uniform": "equal widths",
+    "longer": "the same, longer by what a finding costs",
     "random": "random search over widths",
     "slimming": "network slimming",
     "taylor": "Taylor pruning",

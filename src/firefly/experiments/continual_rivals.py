@@ -77,7 +77,7 @@ class Penalty:
         return Penalty(weight, centre)
 
     def make_loss(self, model: nn.Module, strength: float, course: Course) -> Callable[[nn.Module, Any], Tensor]:
-        """The loss that all methods share, and the penalty; the weights are the model's own, also where a step computes with copies.
+        """The loss of all methods and the penalty; weights are the model's own, also where a step computes with copies.
 
         Where the penalty would be so steep that steps of this learning rate diverge, it is as steep as they allow.
         """
