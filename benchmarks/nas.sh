@@ -9,7 +9,7 @@
 # A piece begins no epoch after MINUTES and is killed GRACE seconds later: a growth under way is lost then, and no more.
 #
 # Settings: SEEDS="0 1 2"  TRAINING="0" (seeds of the evaluation)  MINUTES=8.5  GRACE=30  JOBS=3  RUNS=runs/nas  DATA=data
-#           SEARCH="--asleep --set worth=operation"  EVALUATE="--held-out --set epochs=60"  PYTHON=python3
+#           SEARCH="--asleep --set new=16,16,16,32,32"  EVALUATE="--held-out --set epochs=60"  PYTHON=python3
 #           TIME="--seconds 60"  FIT="dense=false" (instead of the fastest form)
 #           ROWS=FILE.jsonl (results.jsonl in RUNS)
 #           ARCHIVE=FILE: RUNS is packed into FILE.00, FILE.01 ... of 15 MiB at the end, and unpacked if it is not there

@@ -25,12 +25,12 @@ import firefly
 from firefly.anatomy.widths import Anatomy
 from firefly.experiments.rows import append
 from firefly.method import Method
-from firefly.nas.agreement import mean, measure_agreement
+from firefly.nas.agreement import mean, measure_agreement, measure_growth
 from firefly.nas.growing import draw_looks, trace_plain
 from firefly.nas.plan import Plan
 from firefly.nas.searching import make_loss
 from firefly.nas.template import Template, list_operations
-from firefly.nas.winners import Edge, Rival, read_path
+from firefly.nas.winners import Edge, Rival, merge, read_path
 from firefly.stages.selection import Ballot, Chosen, select
 from firefly.training import fit
 from firefly.training.resident import upload
@@ -163,13 +163,43 @@ def compare(rows: Sequence[Row], worth: str, decide: str) -> list[float]:
     return told
 
 
+def compare_merged(rows: Sequence[Row], worth: str, count: int) -> tuple[float, float]:
+    """Kappa and correlation of so many weights taken together, and as many others; the mean over all such pairs."""
+    found: dict[int, list[dict[Edge, list[Rival]]]] = {}
+    for row in rows:
+        found.setdefault(row["weights"], []).append(list_rivals(row, worth))
+    groups = {group: merge([one for weights in group for one in found[weights]]) for group in combinations(found, count)}
+    pairs = [(one, two) for one, two in combinations(groups, 2) if not set(one) & set(two)]
+    results = [measure_agreement([groups[one], groups[two]], PLAN, shuffles=0) for one, two in pairs]
+    return mean([one.kappa for one in results]), mean([one.width for one in results])
+
+
+def tabulate_merged(rows: Sequence[Row], counts: Sequence[int] = (1, 2, 4)) -> list[list[str]]:
+    """A line for each number of weights that are taken together."""
+    told = [[compare_merged(rows, worth, count) for worth in WORTHS] for count in counts]
+    return [[str(count), *(show(one) for pair in line for one in pair)] for count, line in zip(counts, told)]
+
+
+def tabulate_kinds(rows: Sequence[Row], worth: str = "neuron") -> dict[str, tuple[float, float]]:
+    """Of every operation the channels that it gets in a growth, on the mean of all edges: over weights, ± its error."""
+    found: dict[int, list[dict[Edge, list[Rival]]]] = {}
+    for row in rows:
+        found.setdefault(row["weights"], []).append(list_rivals(row, worth))
+    grown = measure_growth([merge(mine) for mine in found.values()])
+    return {name: (value / 2, error / 2) for name, (value, error) in grown.items()}
+
+
+def show(number: float) -> str:
+    return f"{number:.2f}".replace("-", "−")
+
+
 def tabulate(rows: Sequence[Row]) -> list[list[str]]:
     """A line for each way, length of step one and ranking."""
     lines = []
     for way, steps in dict.fromkeys((row["way"], row["step_one"]) for row in rows):
         mine = [row for row in rows if (row["way"], row["step_one"]) == (way, steps)]
         for worth, decide in [*((worth, "width") for worth in WORTHS), ("neuron", "gain")]:
-            told = [f"{one:.2f}".replace("-", "−") for one in compare(mine, worth, decide)]
+            told = [show(one) for one in compare(mine, worth, decide)]
             lines.append([way, str(steps), "summed gain" if decide == "gain" else f"channels, by {worth}", *told])
     return lines
 

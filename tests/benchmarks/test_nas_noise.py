@@ -7,7 +7,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from nas_noise import compare, list_rivals, tabulate
+from nas_noise import compare, compare_merged, list_rivals, tabulate, tabulate_kinds
 
 from firefly.nas.operations import SEARCHED
 
@@ -43,3 +43,19 @@ def test_a_quarter_of_each_cell_is_kept() -> None:
         for cell in range(5)
     }
     assert grown == dict.fromkeys(range(5), 5 * 4 * 4 // 4)
+
+
+def test_noise_weighs_less_where_several_weights_are_taken_together() -> None:
+    dice = random.Random(0)
+    rows = [make_row(weights, 0, 0) for weights in range(4)]  # the same operations are worth most in all of them
+    for row in rows:
+        row["gains"] = {path: [one * dice.random() ** 8 for one in gains] for path, gains in row["gains"].items()}
+    alone, together = (compare_merged(rows, "neuron", count) for count in (1, 2))
+    assert 0 < alone[0] < together[0] and 0 < alone[1] < together[1]
+
+
+def test_channels_by_kind_are_those_of_one_growth() -> None:
+    rows = [make_row(weights, again, weights) for weights in range(3) for again in range(2)]
+    kinds = tabulate_kinds(rows)
+    assert set(kinds) == set(SEARCHED)
+    assert abs(sum(value for value, _ in kinds.values()) - 4) < 1e-9  # of four times four candidates a quarter
