@@ -106,7 +106,7 @@ TASKS = {
             torch.zeros(2, 128, dtype=torch.int64),
             0.5,
             0.25,
-            Recipe(20, batch=32, lr=2e-3, augment=False, loss=sum_text),
+            Recipe(20, batch=32, lr=4e-3, warmup=0.5, augment=False, loss=sum_text),
             make_adam,
             alike=False,
             growths=3,  # most of its parameters are in a stream that cannot grow

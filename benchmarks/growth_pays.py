@@ -119,7 +119,7 @@ def run_job(job: Job) -> dict[str, Any]:
         augment=options["augment"],
         loss=task.loss,
         optimizer=optimizer,
-        schedule=make_schedule(recipe, options["epochs"]),
+        schedule=make_schedule(recipe, options["epochs"], task.rise),
         grower=grower,
         device=job.device,
         seed=job.seed,
@@ -132,6 +132,7 @@ def run_job(job: Job) -> dict[str, Any]:
     images = steps * options["batch"]
     told = {"quick": True} if job.quick else {}
     told |= {"random": job.random} if job.random else {}
+    told |= {"rise": task.rise} if task.rise else {}
     growing = grower.flops_spent(options["batch"]) if grower else 0
     return {
         "benchmark": "growth_pays",
@@ -165,8 +166,11 @@ def plan_share(task: Task, recipe: Recipe, steps: int, options: dict[str, Any]) 
     return flops / (3 * fixed * steps * options["batch"] * options["epochs"])
 
 
-def make_schedule(recipe: Recipe, epochs: int) -> Any:
-    """Cosine; with `hold` only from the last growth on; with `warmup` it rises anew after each growth."""
+def make_schedule(recipe: Recipe, epochs: int, rise: float = 0.0) -> Any:
+    """Cosine; with `hold` only from the last growth on; with `warmup` it rises anew after each growth.
+
+    The first `rise` epochs it rises, too, in every method: a network that begins small needs it less than a large one.
+    """
     grows = recipe.method not in UNGROWN
     times = [round(share * epochs) for share in recipe.grow_at] if grows else []
 
@@ -175,6 +179,7 @@ def make_schedule(recipe: Recipe, epochs: int) -> Any:
         done = max(0.0, at - last) / (epochs - last)
         since = min((at - time for time in times if at >= time), default=math.inf)
         ramp = min(1.0, since / recipe.warmup) if recipe.warmup else 1.0
+        ramp *= min(1.0, at / rise) if rise else 1.0
         return ramp * 0.5 * (1 + math.cos(math.pi * done))
 
     return factor

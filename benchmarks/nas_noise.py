@@ -163,12 +163,19 @@ def compare(rows: Sequence[Row], worth: str, decide: str) -> list[float]:
     return told
 
 
-def compare_merged(rows: Sequence[Row], worth: str, count: int) -> tuple[float, float]:
-    """Kappa and correlation of so many weights taken together, and as many others; the mean over all such pairs."""
+def group(rows: Sequence[Row], worth: str) -> dict[int, list[dict[Edge, list[Rival]]]]:
+    """The growths of each weights."""
     found: dict[int, list[dict[Edge, list[Rival]]]] = {}
     for row in rows:
         found.setdefault(row["weights"], []).append(list_rivals(row, worth))
-    groups = {group: merge([one for weights in group for one in found[weights]]) for group in combinations(found, count)}
+    return found
+
+
+def compare_merged(rows: Sequence[Row], worth: str, count: int) -> tuple[float, float]:
+    """Kappa and correlation of so many weights taken together, and as many others; the mean over all such pairs."""
+    found = group(rows, worth)
+    together = combinations(found, count)
+    groups = {some: merge([one for weights in some for one in found[weights]]) for some in together}
     pairs = [(one, two) for one, two in combinations(groups, 2) if not set(one) & set(two)]
     results = [measure_agreement([groups[one], groups[two]], PLAN, shuffles=0) for one, two in pairs]
     return mean([one.kappa for one in results]), mean([one.width for one in results])
@@ -182,9 +189,7 @@ def tabulate_merged(rows: Sequence[Row], counts: Sequence[int] = (1, 2, 4)) -> l
 
 def tabulate_kinds(rows: Sequence[Row], worth: str = "neuron") -> dict[str, tuple[float, float]]:
     """Of every operation the channels that it gets in a growth, on the mean of all edges: over weights, ± its error."""
-    found: dict[int, list[dict[Edge, list[Rival]]]] = {}
-    for row in rows:
-        found.setdefault(row["weights"], []).append(list_rivals(row, worth))
+    found = group(rows, worth)
     grown = measure_growth([merge(mine) for mine in found.values()])
     return {name: (value / 2, error / 2) for name, (value, error) in grown.items()}
 

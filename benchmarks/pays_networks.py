@@ -82,6 +82,7 @@ class Task:
     recipe: dict[str, Any] = field(default_factory=dict)
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     settings: dict[str, Any] = field(default_factory=dict)
+    rise: float = 0.0  # epochs at the beginning in which the rate rises
 
     def make(self, share: float) -> nn.Module:
         return self.build([round(share * width) for width in self.full])
@@ -177,6 +178,7 @@ TASKS = {
             {"epochs": 20, "batch": 32, "augment": False},
             torch.optim.AdamW,
             ADAMW,
+            rise=0.5,
         ),
         Task(  # two minutes of a CPU
             "gpt-small",
@@ -189,6 +191,7 @@ TASKS = {
             {"epochs": 8, "batch": 32, "augment": False},
             torch.optim.AdamW,
             ADAMW,
+            rise=0.5,
         ),
     )
 }

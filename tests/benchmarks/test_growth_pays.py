@@ -94,6 +94,8 @@ def test_newborn_entries_step_further_and_less_so_with_age() -> None:
 
 
 def test_the_rate_is_held_until_the_last_growth() -> None:
+    risen = make_schedule(read_recipe("fixed"), 10, 0.5)
+    assert risen(0.0) == 0 and risen(0.25) == pytest.approx(0.5, abs=0.01)
     plain, held = (make_schedule(read_recipe(f"firefly {words} grow_at=0.1,0.5"), 10) for words in ("", "hold=1"))
     assert held(4.9) == 1.0 > plain(4.9)
     assert held(7.5) == pytest.approx(0.5) and held(10) == plain(10) == pytest.approx(0.0)

@@ -24,6 +24,13 @@ def test_the_rate_is_held_before_the_schedule_begins() -> None:
     assert list_factors("cosine", 4, 6, 2, hold=2) == list_factors("cosine", 2, 4, 2)
 
 
+def test_a_rate_rises_to_its_schedule() -> None:
+    rising = [factor for epoch in range(3) for factor in list_factors("constant", epoch, 3, 4, warmup=1.5)]
+    assert rising == pytest.approx([*(step / 6 for step in range(1, 6)), *[1.0] * 7])
+    plain, warm = (list_factors("cosine", 1, 3, 4, warmup=warmup) for warmup in (0.0, 0.5))
+    assert warm == plain
+
+
 def test_stops_early() -> None:
     def after(losses: list[float]) -> History:
         return History(tuple(Epoch(number + 1, loss, 0.1, 1.0, 10) for number, loss in enumerate(losses)))

@@ -168,7 +168,7 @@ class Engine:
 
     def list_factors(self, epoch: int) -> list[float]:
         how = self.recipe
-        return list_factors(how.schedule, epoch, how.epochs, self.steps, how.hold)
+        return list_factors(how.schedule, epoch, how.epochs, self.steps, how.hold, how.warmup)
 
     @contextmanager
     def set_lr(self, factors: list[float]) -> Iterator[Callable[[int], None]]:

@@ -110,7 +110,13 @@ def find(
         model,
         data,
         recipe=replace(
-            recipe, epochs=epochs + 1, schedule=lambda time: fall(time / rounds), hold=0.0, stop=None, ema=None
+            recipe,
+            epochs=epochs + 1,
+            schedule=lambda time: fall(time / rounds),
+            hold=0.0,
+            warmup=0.0,
+            stop=None,
+            ema=None,
         ),
         optimizer=own,
         grower=finder,

@@ -33,6 +33,7 @@ class Recipe:
       the time in epochs to a factor of the learning rate; it is asked at every step.
     - `hold`: epochs at the full rate before such a schedule begins. With a grower, up to its last growth: newborn
       neurons then learn at the full rate, too (docs/when-growth-pays.md).
+    - `warmup`: epochs at the beginning in which the rate rises to that; transformers want one.
     - `loss`: `loss(model, (inputs, labels))`, a scalar; cross entropy with `label_smoothing` if None.
     - `augment`: crops of images padded by 4 pixels, and mirroring; "crop" without mirroring; or False.
     - `cutout`: the side, in pixels, of a square of every training image that is blanked out, at a random place.
@@ -57,6 +58,7 @@ class Recipe:
     lr: float = 0.1
     schedule: Rates = "cosine"
     hold: float = 0.0
+    warmup: float = 0.0
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 5e-4
@@ -80,9 +82,11 @@ class Recipe:
             value = getattr(self, name)
             if not fits(value):
                 raise FireflyError(f"{name}={value!r}: give {wanted}")
-        if self.hold and (callable(self.schedule) or self.hold >= self.epochs):
-            way = "a function says it all" if callable(self.schedule) else f"less than epochs={self.epochs}"
-            raise FireflyError(f"hold={self.hold!r}: {way}")
+        for name in ("hold", "warmup"):
+            value = getattr(self, name)
+            if value and (callable(self.schedule) or value >= self.epochs):
+                way = "a function says it all" if callable(self.schedule) else f"less than epochs={self.epochs}"
+                raise FireflyError(f"{name}={value!r}: {way}")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; of a function it is only said that there is one."""
@@ -90,7 +94,10 @@ class Recipe:
 
 
 # What a run must be taken up with, to go on exactly; the optimiser's settings are told by the optimiser.
-FIXED = ("epochs", "batch", "schedule", "hold", "augment", "cutout", "ema", "precision", "seed", "label_smoothing")
+FIXED = (
+    *("epochs", "batch", "schedule", "hold", "warmup", "augment"),
+    *("cutout", "ema", "precision", "seed", "label_smoothing"),
+)
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # of the share of the training that is done, to a factor of lr
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
@@ -127,7 +134,7 @@ FLAG: Check = (one_of(True, False), "True or False")
 CHOICE: Check = (one_of(None, True, False), "True, False, or None to choose by the device")
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("epochs", "batch", "evaluate_every"), COUNT),
-    **dict.fromkeys(("lr", "hold", "momentum", "weight_decay"), NUMBER),
+    **dict.fromkeys(("lr", "hold", "warmup", "momentum", "weight_decay"), NUMBER),
     **dict.fromkeys(("nesterov", "tune"), FLAG),
     **dict.fromkeys(("channels_last", "graph"), CHOICE),
     "schedule": (
@@ -209,15 +216,18 @@ def tell(value: Any) -> Any:
     return "a function" if callable(value) else str(value)
 
 
-def list_factors(schedule: Rates, epoch: int, epochs: int, steps: int, hold: float = 0.0) -> list[float]:
+def list_factors(
+    schedule: Rates, epoch: int, epochs: int, steps: int, hold: float = 0.0, warmup: float = 0.0
+) -> list[float]:
     """What to multiply the learning rate with at each step of an epoch (the first is 0).
 
-    A schedule is a name, begun after `hold` epochs, or a function of the time in epochs: 3.25 is a quarter into the
-    fourth.
+    A schedule is a name, begun after `hold` epochs and risen to in `warmup` of them, or a function of the time in
+    epochs: 3.25 is a quarter into the fourth.
     """
     times = [epoch + step / steps for step in range(steps)]
     if isinstance(schedule, str):
-        return [SCHEDULES[schedule](max(0.0, time - hold) / (epochs - hold)) for time in times]
+        rise = [min(1.0, (time + 1 / steps) / warmup) if warmup else 1.0 for time in times]
+        return [up * SCHEDULES[schedule](max(0.0, time - hold) / (epochs - hold)) for up, time in zip(rise, times)]
     factors = [schedule(time) for time in times]
     for time, factor in zip(times, factors):
         if isinstance(factor, str) or not hasattr(factor, "__float__") or not math.isfinite(factor):
