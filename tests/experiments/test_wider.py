@@ -278,6 +278,7 @@ def test_change_reads_words() -> None:
         with pytest.raises(FireflyError, match=told):
             options.change(SETTING, [word])
     assert options.change(SETTING, ["lr=1", "images=9", "long_lr=0.2"]).images == 9
+    assert options.change(SETTING, ["sizes=0.1,0.2"]) == options.change(SETTING, ["sizes=[0.1,0.2]"])
 
 
 def make_rows(accuracy: Callable[[int, int], float]) -> list[dict[str, Any]]:

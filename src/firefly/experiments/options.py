@@ -65,6 +65,8 @@ def change(setting: Some, words: list[str]) -> Some:
         key, equals, value = word.partition("=")
         if not equals or key not in keys:
             raise FireflyError(f"--set {word}: give KEY=VALUE with one of {', '.join(keys)}")
+        if isinstance(getattr(setting, key), tuple) and not value.startswith("["):
+            value = f"[{value}]"  # 4,8,16
         try:
             found = json.loads(value)
         except ValueError:
