@@ -36,7 +36,7 @@ from firefly.experiments.continual_table import table
 BASE = "aside=false parameters=280000 first_epochs=5"  # all images are trained on; 6.8 M after 20 tasks
 CHOICES = (
     *(BASE, f"{BASE} cutout=8", f"{BASE} cutout=16", f"{BASE} label_smoothing=0.1", f"{BASE} price=0.4"),
-    *(f"{BASE} price=1.6", f"{BASE} new_epsilon=1.0", f"{BASE} cutout=8 label_smoothing=0.1 price=0.4"),
+    *(f"{BASE} price=0.2", f"{BASE} new_epsilon=1.0", f"{BASE} cutout=8 label_smoothing=0.1 price=0.4"),
     "aside=false parameters=280000",
 )
 STRENGTHS = ("ewc strength=1e5", "ewc strength=1e6", "ewc strength=1e7", "ewc")
