@@ -99,6 +99,12 @@ def test_the_rate_is_held_as_long_as_the_recipe_says() -> None:
     assert [row.lr for row in history.epochs] == pytest.approx([0.1, 0.1, 0.1, 0.05])
 
 
+def test_the_rate_is_warmed_up_as_long_as_the_recipe_says() -> None:
+    _, history = train(epochs=4, lr=0.1, schedule="constant", warmup=2, batch=32, device="cpu")
+    first, second, *rest = (row.lr for row in history.epochs)
+    assert 0 < first < 0.05 < second < 0.1 and rest == pytest.approx([0.1, 0.1])
+
+
 @pytest.mark.parametrize(("how", "words"), WRONG)
 def test_wrong_values_are_named_and_nothing_happens(how: dict[str, Any], words: str) -> None:
     model, untouched = make_net(), make_net()
