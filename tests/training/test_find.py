@@ -48,6 +48,14 @@ def test_it_ends_at_the_size_asked_for_and_says_how_it_got_there() -> None:
     assert f"{count(model):,}" in str(found)
 
 
+def test_a_warm_up_comes_before_the_rounds_and_before_the_training() -> None:
+    _, found = find(Recipe(2, batch=16, lr=0.05, warmup=0.5, augment=False, device="cpu"), parameters=700)
+    assert found.training is not None
+    (first, second), (then, _) = ([row.lr for row in part.epochs] for part in (found.finding, found.training))
+    assert first == then == pytest.approx(0.05 / 2)
+    assert second == pytest.approx(0.05)  # every round begins at the full rate
+
+
 def test_both_limits_hold() -> None:
     free, _ = find(parameters=700, then=None)
     flops = firefly.trace(free, IMAGES[:2]).flops()

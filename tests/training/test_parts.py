@@ -29,6 +29,7 @@ def test_a_rate_rises_to_its_schedule() -> None:
     assert rising == pytest.approx([*(step / 6 for step in range(1, 6)), *[1.0] * 7])
     plain, warm = (list_factors("cosine", 1, 3, 4, warmup=warmup) for warmup in (0.0, 0.5))
     assert warm == plain
+    assert list_factors(lambda time: 2.0, 0, 3, 4, warmup=1) == [0.5, 1.0, 1.5, 2.0]
 
 
 def test_stops_early() -> None:

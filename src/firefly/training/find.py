@@ -82,7 +82,8 @@ def find(
 ) -> Found:
     """Grow a small network to a size, in place, then train it for as long as the recipe says.
 
-    - `data`, `test`, `recipe`: as `fit` takes them; the recipe's epochs come after the last growth.
+    - `data`, `test`, `recipe`: as `fit` takes them; the recipe's epochs come after the last growth, its warm-up there
+      and before the first.
     - `parameters`, `flops`: the size to grow to, either or both; FLOPs are those of one example's forward pass.
     - `growths`: how many there are, each by the same factor; None for factors of about 1.5.
     - `rounds`: epochs before each growth.
@@ -110,13 +111,7 @@ def find(
         model,
         data,
         recipe=replace(
-            recipe,
-            epochs=epochs + 1,
-            schedule=lambda time: fall(time / rounds),
-            hold=0.0,
-            warmup=0.0,
-            stop=None,
-            ema=None,
+            recipe, epochs=epochs + 1, schedule=lambda time: fall(time / rounds), hold=0.0, stop=None, ema=None
         ),
         optimizer=own,
         grower=finder,

@@ -33,7 +33,7 @@ class Recipe:
       the time in epochs to a factor of the learning rate; it is asked at every step.
     - `hold`: epochs at the full rate before such a schedule begins. With a grower, up to its last growth: newborn
       neurons then learn at the full rate, too (docs/when-growth-pays.md).
-    - `warmup`: epochs at the beginning in which the rate rises to that; transformers want one.
+    - `warmup`: epochs at the beginning in which the rate rises to what the schedule says; transformers want it.
     - `loss`: `loss(model, (inputs, labels))`, a scalar; cross entropy with `label_smoothing` if None.
     - `augment`: crops of images padded by 4 pixels, and mirroring; "crop" without mirroring; or False.
     - `cutout`: the side, in pixels, of a square of every training image that is blanked out, at a random place.
@@ -82,11 +82,11 @@ class Recipe:
             value = getattr(self, name)
             if not fits(value):
                 raise FireflyError(f"{name}={value!r}: give {wanted}")
-        for name in ("hold", "warmup"):
-            value = getattr(self, name)
-            if value and (callable(self.schedule) or value >= self.epochs):
-                way = "a function says it all" if callable(self.schedule) else f"less than epochs={self.epochs}"
-                raise FireflyError(f"{name}={value!r}: {way}")
+        if self.hold and (callable(self.schedule) or self.hold >= self.epochs):
+            way = "a function says it all" if callable(self.schedule) else f"less than epochs={self.epochs}"
+            raise FireflyError(f"hold={self.hold!r}: {way}")
+        if self.warmup and self.warmup >= self.epochs:
+            raise FireflyError(f"warmup={self.warmup!r}: less than epochs={self.epochs}")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; of a function it is only said that there is one."""
@@ -221,18 +221,19 @@ def list_factors(
 ) -> list[float]:
     """What to multiply the learning rate with at each step of an epoch (the first is 0).
 
-    A schedule is a name, begun after `hold` epochs and risen to in `warmup` of them, or a function of the time in
-    epochs: 3.25 is a quarter into the fourth.
+    A schedule is a name, begun after `hold` epochs, or a function of the time in epochs: 3.25 is a quarter into the
+    fourth. In the first `warmup` epochs the rate rises to it.
     """
     times = [epoch + step / steps for step in range(steps)]
     if isinstance(schedule, str):
-        rise = [min(1.0, (time + 1 / steps) / warmup) if warmup else 1.0 for time in times]
-        return [up * SCHEDULES[schedule](max(0.0, time - hold) / (epochs - hold)) for up, time in zip(rise, times)]
-    factors = [schedule(time) for time in times]
+        factors: list[Any] = [SCHEDULES[schedule](max(0.0, time - hold) / (epochs - hold)) for time in times]
+    else:
+        factors = [schedule(time) for time in times]
     for time, factor in zip(times, factors):
         if isinstance(factor, str) or not hasattr(factor, "__float__") or not math.isfinite(factor):
             raise FireflyError(f"schedule({time:g}) returned {factor!r}: give a finite factor of the learning rate")
-    return [float(factor) for factor in factors]
+    rise = [min(1.0, (time + 1 / steps) / warmup) if warmup else 1.0 for time in times]
+    return [up * float(factor) for up, factor in zip(rise, factors)]
 
 
 def make_loss(label_smoothing: float) -> Loss:
