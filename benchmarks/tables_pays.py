@@ -174,7 +174,7 @@ def tabulate_find(task: str) -> str:
     order = {way: number for number, way in enumerate(WAYS)}
     lines = []
     for words, rows in sorted(found.items(), key=lambda one: (say_limit(one[0]), order[one[0].split()[0]])):
-        values, digits = [abs(score(row)) for row in rows.values()], 3 if score(next(iter(rows.values()))) < 0 else 2
+        values, digits = [abs(score(row)) for row in rows.values()], count_digits(rows)
         ours = next((found[w] for w in found if w.startswith("find-on") and say_limit(w) == say_limit(words)), {})
         gap = "" if words.startswith("find-on") else describe_gap(list_gaps(rows, ours, score), digits)
         flops, all_of_it = mean(rows.values(), "flops"), mean(rows.values(), "train_flops")
@@ -206,6 +206,11 @@ def tabulate_find(task: str) -> str:
     return lay_out([*heads, "TFLOPs in all", "of them before the last training", "epochs", "seeds"], lines)
 
 
+def count_digits(rows: BySeed) -> int:
+    """After the point: of a loss more than of per cent."""
+    return 3 if score(next(iter(rows.values()))) < 0 else 2
+
+
 def shorten(epochs: str) -> str:
     """Many single epochs as their number."""
     parts = epochs.split(" + ")
@@ -228,7 +233,8 @@ def claim_find(task: str) -> str:
         limit = "parameters" if say_limit(words) == "parameters" else "parameters and FLOPs"
         lines.append(
             f"- {WAYS[words.split()[0]]}, {limit} limited: {verdict} the best of the others, "
-            f"{WAYS[best.split()[0]]} ({describe_gap(gaps, 2)}), for {100 * cost:.0f} % of its training FLOPs"
+            f"{WAYS[best.split()[0]]} ({describe_gap(gaps, count_digits(rows))}), "
+            f"for {100 * cost:.0f} % of its training FLOPs"
         )
     return "\n".join(lines) or EMPTY
 
