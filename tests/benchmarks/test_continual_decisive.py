@@ -53,7 +53,7 @@ def test_what_was_stopped_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture)
     (job,) = list_jobs(how)
 
     def end_time_after_a_task() -> None:
-        while not how.out.exists():
+        while not (how.out.exists() and how.out.read_bytes().endswith(b"\n")):  # a whole row
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGALRM)
 
