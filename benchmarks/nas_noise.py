@@ -1,6 +1,7 @@
 """Is what a growth says of operations noise? The same growth again on the same weights, and on those of other seeds.
 
-    python benchmarks/nas_noise.py --out results/nas-noise.jsonl        measure: half an hour of a CPU core
+    python benchmarks/nas_noise.py --out results/nas-noise.jsonl        measure: most of an hour of a CPU core
+    python benchmarks/nas_noise.py --ways "asleep, 24 new candidates" --seeds 0 1 2 3 4 5 6 7 --out more.jsonl
     python benchmarks/nas_noise.py --read results/nas-noise.jsonl       the table of what was measured
 
 A small template learns digits of the package. Then all of its operations are over-grown together and scored on training
@@ -191,7 +192,8 @@ def tabulate_kinds(rows: Sequence[Row], worth: str = "neuron") -> dict[str, tupl
     """Of every operation the channels that it gets in a growth, on the mean of all edges: over weights, ± its error."""
     found = group(rows, worth)
     grown = measure_growth([merge(mine) for mine in found.values()])
-    return {name: (value / 2, error / 2) for name, (value, error) in grown.items()}
+    times = max(map(len, found.values()))  # so many growths are added up
+    return {name: (value / times, error / times) for name, (value, error) in grown.items()}
 
 
 def show(number: float) -> str:
