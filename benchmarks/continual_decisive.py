@@ -20,6 +20,7 @@ import shutil
 import signal
 import time
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,17 @@ from firefly.experiments.continual_table import table
 
 # Each line: a method and changes of the setting; the first nine begin at once, so what decides comes first. With nine
 # jobs on one H200 Firefly took 25 to 50 s for a task in batches of 64, the more the later.
-BASE = "aside=false parameters=280000 first_epochs=5"  # all images are trained on; about 6.8 M in the end
+BASE = "aside=false first_epochs=5"  # all images are trained on
+FACTORS = (  # each of two levels; half of all combinations, so that every factor is judged by eight lines at once
+    ("", "cutout=12"),
+    ("", "mixup=0.3"),
+    ("parameters=280000", "widths=96 parameters=250000"),  # both about 6.8 M in the end
+    ("", "label_smoothing=0.1"),  # on where an odd number of the others is
+)
+LEVELS = [(*three, sum(three) % 2) for three in product((0, 1), repeat=3)]
 CHOICES = (
-    *(BASE, f"{BASE} cutout=8", f"{BASE} cutout=16", f"{BASE} label_smoothing=0.1", f"{BASE} price=0.4"),
-    *(f"{BASE} price=0.2", f"{BASE} new_epsilon=1.0", f"{BASE} cutout=8 label_smoothing=0.1 price=0.4"),
-    "aside=false parameters=280000",
+    *(" ".join(filter(None, (BASE, *(two[k] for two, k in zip(FACTORS, levels))))) for levels in LEVELS),
+    f"{BASE} parameters=280000 mask_epochs=5",
 )
 STRENGTHS = ("ewc strength=1e5", "ewc strength=1e6", "ewc strength=1e7", "ewc")
 PHASES = {

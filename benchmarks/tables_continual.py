@@ -33,7 +33,8 @@ METHODS = {
     "joint": "all tasks at once",
 }
 
-TRAINING = ("epochs", "batch", "lr", "weight_decay", "cutout", "label_smoothing", "aside")  # what all methods share
+# what all methods share
+TRAINING = ("epochs", "batch", "lr", "weight_decay", "cutout", "mixup", "label_smoothing", "aside")
 
 
 def pick(name: str, method: str) -> BySeed:

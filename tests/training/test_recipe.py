@@ -11,7 +11,7 @@ from torch import nn
 
 from firefly.errors import FireflyError
 from firefly.training import Recipe, evaluate, fit
-from firefly.training.recipe import list_factors
+from firefly.training.recipe import list_factors, make_loss
 
 
 def test_a_recipe_is_the_same_as_its_words() -> None:
@@ -64,6 +64,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"label_smoothing": 1.0}, "label_smoothing"),
     ({"augment": "flip"}, "augment='flip'"),
     ({"cutout": -2}, "cutout=-2"),
+    ({"mixup": 0.6}, r"mixup=0\.6: give a share from 0 to 0\.5"),
+    ({"mixup": True}, "mixup=True"),
     ({"cutout": 9}, r"cutout=9 with data of shape \(192, 3, 8, 8\)"),
     ({"ema": 1.0}, "ema=1.0"),
     ({"ema": 0}, "ema=0"),
@@ -151,3 +153,32 @@ def test_the_learning_rate_follows_the_schedule_step_by_step() -> None:
     factors = [factor for epoch in (0, 1) for factor in list_factors("cosine", epoch, 2, 6)]
     assert seen == pytest.approx([0.05 * factor for factor in factors]) and len(set(seen)) == 12
     assert evaluate(model, make_data(30)).accuracy >= 0
+
+
+def test_mixup_mixes_images_and_labels_in_pairs() -> None:
+    images, labels = torch.rand(6, 3, 4, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 4, 0])
+    seen = []
+
+    def model(inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(inputs)
+        return torch.arange(30.0).view(6, 5).sin()
+
+    torch.manual_seed(0)
+    found = make_loss(0.1, 0.3)(model, (images, labels))  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    share = 0.3 * torch.rand(6)
+    assert torch.allclose(seen[0], torch.stack([(1 - s) * a + s * b for s, a, b in zip(share, images, images.flip(0))]))
+    own, other = (
+        nn.functional.cross_entropy(model(images), one, label_smoothing=0.1, reduction="none")
+        for one in (labels, labels.flip(0))
+    )
+    assert torch.allclose(found, ((1 - share) * own + share * other).mean())
+
+
+def test_mixup_trains_otherwise_repeats_and_leaves_what_it_cannot_mix() -> None:
+    (plain, _), (one, first), (other, second) = (train(epochs=2, mixup=mixup) for mixup in (0.0, 0.4, 0.4))
+    assert same(one, other) and not same(one, plain) and timeless(first) == timeless(second)
+    with pytest.raises(FireflyError, match=r"mixup=0\.4 takes images and a class for each, not inputs of torch.int64"):
+        fit(nn.Embedding(5, 3), (torch.arange(5), torch.arange(5) % 3), 1, batch=5, mixup=0.4, device="cpu")
+    with pytest.raises(FireflyError, match="with a loss of your own"):
+        Recipe(1, mixup=0.2, loss=lambda model, batch: model(batch[0]).mean())

@@ -73,11 +73,12 @@ def begin(master: Master, lesson: Lesson, train: Data, desk: Desk) -> Pupil:
     if not len(master) or pick.how == "none":
         pupil = Pupil(*master.begin(lesson.classes, None, lesson.seed))
     else:
-        everyone = {name: torch.arange(size) for name, size in master.born.items()}
+        whole = pick.multiple if pick.how == "mask" else 1  # the youngest few beyond a multiple are not asked for
+        everyone = {name: torch.arange(size // whole * whole or size) for name, size in master.born.items()}
         pupil = Pupil(*master.begin(lesson.classes, everyone, lesson.seed))
         if pick.how == "mask":
             recipe = replace(lesson.recipe, epochs=pick.epochs, ema=None, stop=None)
-            kept = pick_neurons(master, pupil.model, pick, train, recipe, desk.find("mask"))
+            kept = pick_neurons(master.blueprint, pupil, pick, train, recipe, desk.find("mask"))
             keep_only(master, pupil, kept)
             pupil.epochs["mask"] = float(pick.epochs)
     keep(pupil, desk)

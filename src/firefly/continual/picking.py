@@ -23,7 +23,8 @@ from firefly.training.fit import fit
 from firefly.training.recipe import Recipe, is_number, is_whole, make_loss, settle
 
 if TYPE_CHECKING:
-    from firefly.continual.master import Master
+    from firefly.continual.blueprint import Blueprint
+    from firefly.continual.lesson import Pupil
 
 START = 0.5  # of a mask: the way to off, in units of the learning rate of Adam
 RATE = 0.01  # of norms and head meanwhile
@@ -38,7 +39,8 @@ class Pick:
     epochs: of training the mask.
     lr: its learning rate.
     price: what all neurons together cost, in units of the loss.
-    multiple: of a mask's neurons so many are kept in every layer, or twice as many, ...: 8 trains faster on a GPU.
+    multiple: of a mask's neurons so many are kept in every layer, or twice as many, ...: 8 trains faster on a GPU. The
+        youngest few of a layer that is no such multiple cannot be picked.
     """
 
     how: str = "mask"
@@ -98,13 +100,12 @@ class Masked(nn.Module):
 
 
 def pick_neurons(
-    master: Master, model: nn.Module, pick: Pick, train: Any, recipe: Recipe, folder: Path | None
+    blueprint: Blueprint, pupil: Pupil, pick: Pick, train: Any, recipe: Recipe, folder: Path | None
 ) -> dict[str, Tensor]:
-    """Train a mask on the task, with the norms and the head of `model`; the places of the neurons that it keeps."""
-    recipe, blueprint = settle(recipe), master.blueprint
-    model.to(recipe.device)
-    sizes = {name: master.born[name] for name in blueprint.sizes}
-    masked = Masked(model, {**blueprint.shared, **blueprint.head}, sizes)
+    """Train a mask on the task, with the norms and the head of its network; the places of the neurons that it keeps."""
+    recipe = settle(recipe)
+    model = pupil.model.to(recipe.device)
+    masked = Masked(model, {**blueprint.shared, **blueprint.head}, pupil.sizes)
     loss = recipe.loss or make_loss(recipe.label_smoothing)
 
     def priced(network: nn.Module, batch: Any) -> Tensor:
@@ -113,5 +114,6 @@ def pick_neurons(
     private = [parameter for name, parameter in model.named_parameters() if name in blueprint.private]
     groups = [{"params": private, "lr": RATE}, {"params": [masked.mask], "lr": pick.lr}]
     optimizer = torch.optim.Adam(groups)
-    fit(masked, train, recipe=replace(recipe, loss=priced), optimizer=optimizer, checkpoint=folder, progress=False)
+    recipe = replace(recipe, loss=priced, mixup=0.0)
+    fit(masked, train, recipe=recipe, optimizer=optimizer, checkpoint=folder, progress=False)
     return masked.list_kept(pick.multiple)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,17 @@ class Class:
     def score(self, model: nn.Module, part: Part) -> float:
         return metrics.measure_one(model, part.test, self.device)
 
-    def fit_widths(self, parameters: float) -> int:
-        return fit_widths(lambda widths: self.make(self.course.classes, widths), parameters)
+    def fit_widths(self, parameters: float) -> int | list[int]:
+        """As many channels as so many parameters allow, the same in every layer or, in multiples, more in the first."""
+        make, step = partial(self.make, self.course.classes), self.course.multiple
+        widths = fit_widths(make, parameters)
+        if step == 1 or widths < step:
+            return widths
+        sizes = [widths // step * step] * sum(isinstance(one, nn.Conv2d) for one in make(1).modules())
+        for layer in range(len(sizes)):
+            wider = [size + step * (number == layer) for number, size in enumerate(sizes)]
+            sizes = wider if count(make(wider)) <= parameters else sizes
+        return sizes
 
     def share(self, blueprint: Blueprint, model: nn.Module) -> int:
         """What one network takes with heads and norms for all tasks."""

@@ -47,6 +47,7 @@ class Course:
     lr: float = 0.1
     weight_decay: float = 5e-4
     cutout: int = 0  # pixels; the side of what is blanked out of a training image
+    mixup: float = 0.0  # the largest share of another image that is mixed into a training image
     label_smoothing: float = 0.0
     aside: bool = True  # a tenth of the training images, on which accuracies are told; CPG alone needs them
     start: int = 150_000  # parameters that the first task may add to the small network
@@ -87,7 +88,8 @@ class Course:
     def recipe(self, device: torch.device, epochs: int | None = None, **how: Any) -> Recipe:
         """The training that all methods share."""
         known: dict[str, Any] = {"batch": self.batch, "lr": self.lr, "weight_decay": self.weight_decay}
-        known |= {"cutout": self.cutout, "label_smoothing": self.label_smoothing, "device": device}
+        known |= {"cutout": self.cutout, "mixup": self.mixup, "label_smoothing": self.label_smoothing, "device": device}
+        known |= {"mixup": 0.0} if how.get("loss") else {}  # such a loss mixes by itself
         augment = self.dataset != "digits"
         return Recipe(epochs or self.epochs, **{**known, "augment": augment, "evaluate_every": 5, **how})
 

@@ -81,7 +81,7 @@ class Penalty:
 
         Where the penalty would be so steep that steps of this learning rate diverge, it is as steep as they allow.
         """
-        own, shared = dict(model.named_parameters()), make_loss(course.label_smoothing)
+        own, shared = dict(model.named_parameters()), make_loss(course.label_smoothing, course.mixup)
         middle = {name: self.centre[name] / weight.clamp(min=1e-12) for name, weight in self.weight.items()}
         steep = {name: (strength * weight).clamp(max=1 / course.lr) for name, weight in self.weight.items()}
 

@@ -49,6 +49,8 @@ class Engine:
         self.device = data.labels.device
         self.recipe = recipe = settle(replace(recipe, device=self.device))
         self.loss = recipe.loss or make_loss(recipe.label_smoothing)
+        # a growth mixes nothing
+        self.mixed = make_loss(recipe.label_smoothing, recipe.mixup) if recipe.mixup else self.loss
         self.precision = str(recipe.precision)
         self.graph = choose_graph(recipe.graph, self.device, optimizer)
         self.steps = len(data) // recipe.batch
@@ -92,7 +94,7 @@ class Engine:
             self.model,
             self.data,
             self.table,
-            self.loss,
+            self.mixed,
             self.precision,
             self.device,
         )

@@ -37,6 +37,8 @@ class Recipe:
     - `loss`: `loss(model, (inputs, labels))`, a scalar; cross entropy with `label_smoothing` if None.
     - `augment`: crops of images padded by 4 pixels, and mirroring; "crop" without mirroring; or False.
     - `cutout`: the side, in pixels, of a square of every training image that is blanked out, at a random place.
+    - `mixup`: the largest share of another image, and of its label in the loss, that is mixed into each while training;
+      the share is drawn evenly, so 0.5 is what others call alpha = 1. A loss of your own has to mix by itself.
     - `ema`: keep a moving average of the weights and buffers, with this decay per step (0.999, say; at first less). It
       is what is evaluated, it grows along, and `fit` returns it as `History.average`.
     - `seed`: of batches, crops and dropout; the same on every device. The initial weights are the model's.
@@ -66,6 +68,7 @@ class Recipe:
     label_smoothing: float = 0.0
     augment: bool | str = True
     cutout: int = 0
+    mixup: float = 0.0
     ema: float | None = None
     seed: int = 0
     evaluate_every: int = 1
@@ -85,6 +88,10 @@ class Recipe:
         if self.hold and (callable(self.schedule) or self.hold >= self.epochs):
             way = "a function says it all" if callable(self.schedule) else f"less than epochs={self.epochs}"
             raise FireflyError(f"hold={self.hold!r}: {way}")
+        if self.mixup and self.loss is not None:
+            raise FireflyError(
+                f"mixup={self.mixup!r} with a loss of your own: it must mix the labels itself; use mixup=0"
+            )
         if self.warmup and self.warmup >= self.epochs:
             raise FireflyError(f"warmup={self.warmup!r}: less than epochs={self.epochs}")
 
@@ -96,7 +103,7 @@ class Recipe:
 # What a run must be taken up with, to go on exactly; the optimiser's settings are told by the optimiser.
 FIXED = (
     *("epochs", "batch", "schedule", "hold", "warmup", "augment"),
-    *("cutout", "ema", "precision", "seed", "label_smoothing"),
+    *("cutout", "mixup", "ema", "precision", "seed", "label_smoothing"),
 )
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # of the share of the training that is done, to a factor of lr
@@ -148,6 +155,7 @@ CHECKS: dict[str, Check] = {
     "label_smoothing": (lambda value: is_number(value, 0, 1), "a share from 0 up to, not including, 1"),
     "augment": (one_of(True, False, "crop"), "True (crop and mirror), 'crop' (never mirror) or False"),
     "cutout": (lambda value: is_whole(value, 0), "the side of the square in pixels, a whole number; 0 for none"),
+    "mixup": (lambda value: is_number(value, 0) and value <= 0.5, "a share from 0 to 0.5"),
     "ema": (
         lambda value: value is None or (is_number(value, 0, 1) and value > 0),
         "the decay per step, between 0 and 1, such as 0.999; None for no average",
@@ -236,11 +244,27 @@ def list_factors(
     return [up * float(factor) for up, factor in zip(rise, factors)]
 
 
-def make_loss(label_smoothing: float) -> Loss:
-    """Cross entropy of the model's answers, in float32."""
+def make_loss(label_smoothing: float, mixup: float = 0.0) -> Loss:
+    """Cross entropy of the model's answers, in float32; with `mixup` to images and labels that are mixed in pairs."""
 
     def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
         return functional.cross_entropy(model(images).float(), labels, label_smoothing=label_smoothing)
 
-    return cross_entropy
+    def mixed(model: nn.Module, batch: Batch) -> Tensor:
+        images, labels = batch
+        if not images.is_floating_point() or labels.ndim != 1:
+            raise FireflyError(
+                f"mixup={mixup!r} takes images and a class for each, not inputs of {images.dtype} with labels of shape "
+                f"{tuple(labels.shape)}: use mixup=0"
+            )
+        share = mixup * torch.rand(len(images), device=images.device)
+        part = share.view(-1, *[1] * (images.ndim - 1))
+        answers = model(images + part * (images.flip(0) - images)).float()
+        own, other = (
+            functional.cross_entropy(answers, one, label_smoothing=label_smoothing, reduction="none")
+            for one in (labels, labels.flip(0))
+        )
+        return (own + share * (other - own)).mean()
+
+    return mixed if mixup else cross_entropy
