@@ -1,5 +1,6 @@
 """The tables of learning task after task, for `tables.py`."""
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -37,10 +38,10 @@ METHODS = {
 TRAINING = ("epochs", "batch", "lr", "weight_decay", "cutout", "mixup", "label_smoothing", "aside")
 
 
-def pick(name: str, method: str) -> BySeed:
-    """The last row of each split, in the order in which the tasks were dealt."""
-    rows = [row for row in read(name) if (row["method"], row["final"]) == (method, True)]
-    return by_seed(row for row in rows if not row["config"].get("rotate"))
+def pick(name: str, method: str, tasks: int | None = None) -> BySeed:
+    """The row of each split after so many tasks, or after all, in the order in which they were dealt."""
+    rows = [row for row in read(name) if row["method"] == method and not row["config"].get("rotate")]
+    return by_seed(row for row in rows if (row["final"] if tasks is None else row["step"] == tasks - 1))
 
 
 def tabulate_tasks(name: str) -> str:
@@ -71,16 +72,23 @@ def count_epochs(name: str, method: str) -> str:
     return f"{mean(rows, 'epochs') + sum(beside) / len(rows):.0f}"
 
 
-def tell_gap(name: str, method: str, other: str) -> str:
-    """One difference, paired by split: `tasks-gap continual firefly equal`."""
-    return describe_gap(list_gaps(pick(name, method), pick(name, other)), 2)
+def tell_gap(name: str, method: str, other: str, count: str | None = None) -> str:
+    """One difference, paired by split: `tasks-gap continual firefly equal`; with `14` after so many tasks."""
+    tasks = None if count is None else int(count)
+    return describe_gap(list_gaps(pick(name, method, tasks), pick(name, other, tasks)), 2)
 
 
-def tabulate_trials(name: str, widths: str, batch: str, count: str) -> str:
+def list_trials(name: str, words: Iterable[str]) -> list[tuple[Row, Row]]:
+    """The rows whose settings are as the words say, with their settings."""
+    course, keys = asdict(change(Course(), list(words))), [word.split("=")[0] for word in words]
+    pairs = [(row, read_setting(row)) for row in read(name)]
+    return [(row, one) for row, one in pairs if all(one[key] == course[key] for key in keys)]
+
+
+def tabulate_trials(name: str, count: str, *words: str) -> str:
     """The settings that were tried on held-out images, by their mean over the first tasks."""
     tasks, last = int(count), dict[tuple[str, str], Row]()
-    pairs = [(row, read_setting(row)) for row in read(name)]
-    pairs = [(row, one) for row, one in pairs if (one["widths"], one["batch"]) == (int(widths), int(batch))]
+    pairs = list_trials(name, words)
     settings = [one for _, one in pairs]
     usual = {key: most_common(one[key] for one in settings) for key in settings[0]}
     for row, setting in pairs:
@@ -119,6 +127,20 @@ def tell_trial_gap(name: str, count: str, method: str, other: str, *words: str) 
     return describe_gap([a - b for a, b in zip(found[method], found[other], strict=True)]).strip("*")
 
 
+def tell_effect(name: str, count: str, change_of: str, *words: str) -> str:
+    """What a setting is worth: `trials-effect continual-20-held-out 9 cutout=12 aside=false`, paired by task.
+
+    Firefly's lines with it less those without, all as the words say; never bold, as above.
+    """
+    key, value = change_of.split("=")[0], asdict(change(Course(), [change_of]))[change_of.split("=")[0]]
+    lines: dict[bool, list[list[float]]] = {True: [], False: []}
+    for row, setting in list_trials(name, words):
+        if (row["method"], row["step"]) == ("firefly", int(count) - 1):
+            lines[setting[key] == value].append([100 * one for one in row["accuracies"].values()])
+    with_it, without = ([statistics.fmean(one) for one in zip(*lines[on])] for on in (True, False))
+    return describe_gap([a - b for a, b in zip(with_it, without, strict=True)], 2).strip("*")
+
+
 def most_common(values: Iterable[Any]) -> Any:
     return Counter(values).most_common(1)[0][0]
 
@@ -128,4 +150,5 @@ PIECES: dict[str, Callable[..., str]] = {
     "tasks-gap": tell_gap,
     "tasks-trials": tabulate_trials,
     "trials-gap": tell_trial_gap,
+    "trials-effect": tell_effect,
 }

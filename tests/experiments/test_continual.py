@@ -170,7 +170,8 @@ def test_all_methods_have_as_many_epochs_in_every_task(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     for size, ways in (("quick", 10), ("quick", 20), ("full", 10), ("full", 20)):
         course = SETTINGS[size][ways]
-        assert course.start_epochs + course.epochs == count_epochs(Class(course, [], cpu, tmp_path, 0))
+        more = course.start_epochs + course.epochs - count_epochs(Class(course, [], cpu, tmp_path, 0))
+        assert more == {"quick": 15, "full": 0}[size]  # of the first task only; docs/continual.md says so
     course = replace(TINY, start_epochs=2)
     room = Class(course, list_parts(course, 0, None)[:2], cpu, tmp_path, 0)
     told = [more["epochs"] for method in ("firefly", "individual") for _, _, more in METHODS[method](room)]
