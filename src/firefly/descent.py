@@ -2,7 +2,7 @@
 
     1. optimise the parameters of f_t           (the user's own training loop)
     2. minimise L over the neighbourhood        `descend` on the over-grown network f_{ε,δ}
-    3. keep the top η_t candidates              `integrate`, `select`, `commit`
+    3. keep the top η_t candidates              `integrate`, `select`, `settle`, `commit`
 
 `grow` is one architecture descent step; `Firefly` remembers the model, the schedule and the history.
 """
@@ -35,14 +35,14 @@ from firefly.schedule import Every, Schedule, check_schedule
 from firefly.stages.batches import hold_batches
 from firefly.stages.budget import Budget, Parameters
 from firefly.stages.commit import commit, list_models, make_grown, plan_commit
-from firefly.stages.losses import Loss, check_loss, measure_loss, on_copies
+from firefly.stages.losses import Loss, check_loss, grown_only, measure_loss, on_copies
 from firefly.stages.optimizer import check_optimizer, tell_missing
 from firefly.stages.scores import scaled
 from firefly.stages.selection import aim, make_ballot
 from firefly.stages.step_one import Steps
 from firefly.stages.trust_region import measure_change, settle, shorten
 from firefly.surgery.guard import lasting
-from firefly.surgery.quiet import undisturbed
+from firefly.surgery.quiet import is_training, undisturbed
 from firefly.surgery.shards import whole
 
 BUDGET = Parameters(fraction=0.3)
@@ -129,11 +129,12 @@ def grow(
         clock("trace")
         # over-grow
         over = overgrow(model, anatomy, names, kinds, seed, example)
-        over.measure_births(loss, held)
-        # step one
-        directions = method.descend(over, loss, batches, Steps(steps, lr, lambda k, n: line(f"step one {k}/{n}")))
+        with grown_only():
+            over.measure_births(loss, held)
+            # step one
+            directions = method.descend(over, loss, batches, Steps(steps, lr, lambda k, n: line(f"step one {k}/{n}")))
         over.turn(directions)
-        if directions.turned or model.training:
+        if directions.turned or is_training(model):
             over.measure_births(loss, held)
         overgrown, factor = shorten(over, loss, held, limit, seed)
         clock("descend")
@@ -143,6 +144,7 @@ def grow(
         # select
         chosen = decide(method.select(make_ballot(over, gains, budget, rank)))
         plans, sizes = plan_commit(over, chosen)
+        # the grown tensors, inside the trust region
         epsilon = aim(over, gains, rank)
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
         share(tensors.values())

@@ -23,6 +23,10 @@ from firefly.surgery.swap import list_sizes
 from firefly.tensors import Run
 
 Mirrors = tuple[tuple[str, str, Runs], ...]  # module, attribute, the axis whose length it equals
+SIZES = re.compile(  # hidden_size, n_inner, d
+    r"(?i)dim|size|width|hidden|channel|feature|unit|head|model|embed|inner|latent|planes|neuron"
+    r"|(^|_)(n|in|out|d|h|c)(_|$)"
+)
 HEADS = re.compile(r"(?!.*(dim|per_|size|d_head))\w*heads?")  # num_heads, n_head; not head_dim, d_head
 MOST = 6  # attributes of one width, by class, that are tried in every combination
 
@@ -99,7 +103,8 @@ def find_companions(search: Search, anatomy: Anatomy, known: Mirrors) -> Mirrors
     """Attributes that equal a size which grows and can hardly be anything else.
 
     A number of heads, by its name, in a module that cuts something into so many; and in a user's own layer a number
-    that equals the same dimension of its tensors in every layer of that class.
+    that equals the same dimension of its tensors in every layer of that class, if it has several values or is called as
+    sizes are.
     """
     taken = {(path, attribute) for path, attribute, _ in known}
     heads = [one for options in search.options.values() for one in options if HEADS.fullmatch(one[1])]
@@ -124,6 +129,8 @@ def _list_own(model: nn.Module, anatomy: Anatomy) -> Iterator[tuple[str, str, Ru
         sizes = [{(leaf, d): n for leaf, t in tensors for d, n in enumerate(t.shape)} for tensors in own]
         for attribute, _ in list_sizes(modules[0][1]):
             values = [dict(list_sizes(module)).get(attribute) for _, module in modules]
+            if len(set(values)) == 1 and not SIZES.search(attribute):
+                continue  # nothing but one number says so: perhaps it logs every 16 steps
             fitting = [place for place in places if all(s.get(place) == v for s, v in zip(sizes, values))]
             for (path, _), tensors in zip(modules, own):
                 runs = {runs_of(dict(tensors)[leaf], dim) for leaf, dim in fitting}

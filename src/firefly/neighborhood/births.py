@@ -23,5 +23,5 @@ def fill(plan: Plan, tensor: Tensor, births: Tensor) -> Tensor:
     for dim, touched in enumerate(plan.touched):
         if touched:
             born = per_entry(plan, dim, lambda roster, _: roster.born.float(), 0.0, tensor)
-            tensor = torch.where(born > 0, values, tensor)
+            tensor = torch.where(born > 0, values.to(tensor.dtype), tensor)
     return tensor

@@ -1,7 +1,7 @@
 """OverGrown: the network f_{ε,δ} with every candidate in it (Sec. 2.2), as the user's own forward with larger tensors.
 
-It owns ε and δ and nothing else. `attached` puts the larger tensors into the model for a while. A reader fed by the
-copies of one neuron need not grow: they are summed in front of it (`Folding`), which halves the cost of a step.
+All that step one moves in it are ε and δ. `attached` puts the larger tensors into the model for a while. A reader fed
+by the copies of one neuron need not grow: they are summed in front of it (`Folding`), which halves the cost of a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from firefly.neighborhood.kinds import Kind
 from firefly.neighborhood.slots import list_slots
 from firefly.neighborhood.starts import draw_delta, measure_scales
 from firefly.surgery.norms import STATISTICS, average_statistics
-from firefly.surgery.swap import clone_buffers, find_tensor, swapped, switched
+from firefly.surgery.swap import clone_buffers, find_owner, find_tensor, swapped, switched
 from firefly.tensors import Plan, along_runs, carry, coefficient, folded, gather, make_plan, move
 
 Epsilon = dict[str, Tensor]  # one number a slot, per width
@@ -89,7 +89,15 @@ class OverGrown:
 
     def _start(self, name: str, generator: torch.Generator) -> Tensor:
         delta = draw_delta(self.layouts[name], self.base[name], self.slots, self.scale, generator)
-        return delta.requires_grad_()
+        return self._keep_padding(name, delta).requires_grad_()
+
+    @torch.no_grad()
+    def _keep_padding(self, name: str, delta: Tensor) -> Tensor:
+        """δ without the row that stands for nothing (`padding_idx`): torch gives it no gradient."""
+        row = getattr(find_owner(self.model, name), "padding_idx", None)
+        if row is not None:
+            delta[row] = 0
+        return delta
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -104,7 +112,8 @@ class OverGrown:
 
     def turn(self, directions: Directions) -> None:
         """Take what step one has found."""
-        self.delta, self.epsilon = dict(directions.delta), dict(directions.epsilon)
+        self.delta = {name: self._keep_padding(name, delta) for name, delta in directions.delta.items()}
+        self.epsilon = dict(directions.epsilon)
         self.check_delta()
 
     def check_delta(self) -> None:

@@ -51,7 +51,10 @@ class OnePass:
 
     def count(self) -> int | None:
         """How many there are in the user's pass, if it says so."""
-        return len(self.batches) if hasattr(self.batches, "__len__") else None  # type: ignore[arg-type]
+        try:
+            return len(self.batches)  # type: ignore[arg-type]
+        except TypeError:  # also a DataLoader of a stream, which has a __len__ all the same
+            return None
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self.batches, Sequence):  # gives the same batch whenever it is asked

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import ClassVar
 
 from firefly.anatomy.widths import Anatomy, Runs, length
@@ -82,8 +83,8 @@ class _Amount(Budget):
         if (self.count is None) == (self.fraction is None):
             raise FireflyError(f"{name} needs either a number or fraction=, e.g. {name}(64) or {name}(fraction=0.3)")
         given = self.count if self.count is not None else self.fraction
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
-            raise FireflyError(f"{name}: the budget is {given!r}, so nothing could grow; it must be above 0")
+        if isinstance(given, bool) or not isinstance(given, Real) or not 0 < given < math.inf:
+            raise FireflyError(f"{name}: the budget is {given!r}, so nothing could grow; it must be a number above 0")
 
     def allowed(self, present: float) -> float:
         return self.count if self.count is not None else (self.fraction or 0.0) * present
@@ -91,6 +92,11 @@ class _Amount(Budget):
 
 class Neurons(_Amount):
     """At most so many more neurons, over all widths that may grow."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count is not None and self.count != int(self.count):
+            raise FireflyError(f"Neurons({self.count}): give a whole number; a share is Neurons(fraction={self.count})")
 
     def limits(self, anatomy: Anatomy, widths: list[str]) -> list[Limit]:
         present = sum(anatomy[name].size for name in widths)
@@ -115,7 +121,7 @@ class Flops(_Amount):
 
 @dataclass(frozen=True)
 class Layers(Budget):
-    """At most so many dormant layers wake up (Sec. 2.3); `firefly.deepen` puts them there."""
+    """At most so many dormant layers wake up (Sec. 2.3), which `firefly.deepen` made; alone, nothing else grows."""
 
     count: int
 
@@ -162,6 +168,10 @@ class Tied(Budget):
 
     def ties(self, anatomy: Anatomy, widths: list[str]) -> list[tuple[str, ...]]:
         found: dict[object, list[str]] = {}
+        for pattern in (one for group in self.groups for one in group):
+            if not any(fnmatchcase(width.name, pattern) for width in anatomy):
+                names = ", ".join(width.name for width in anatomy)
+                raise FireflyError(f"Tied({pattern!r}): no width is called so; there are {names}")
         for name in widths:
             if not self.groups:
                 found.setdefault((re.sub(r"\d+", "*", name), anatomy[name].size), []).append(name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from firefly.errors import FireflyError
+from firefly.errors import FireflyError, first_line
 from firefly.ranks.talk import average
 from firefly.surgery.quiet import reseed
 from firefly.surgery.swap import clone_buffers, swapped
@@ -30,7 +31,26 @@ def on_copies(loss: Loss) -> Loss:
             part.update(tree_map(copied, dict(own)))
         return part
 
-    return lambda model, batch: loss(model, tree_map(copied, batch))
+    def run(model: nn.Module, batch: Any) -> Tensor:
+        with torch.enable_grad():  # the loss may take slopes by itself, as a gradient penalty does
+            value = loss(model, tree_map(copied, batch))
+        return value if torch.is_grad_enabled() or not isinstance(value, Tensor) else value.detach()
+
+    return run
+
+
+@contextmanager
+def grown_only() -> Iterator[None]:
+    """Tell of an error inside the block that the model runs with the loss, and that with more neurons it does not."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or not any(word in str(error) for word in ("size", "shape")):
+            raise
+        raise FireflyError(
+            f"the loss runs on the model, but not on the model with more neurons ({first_line(error)}): it compares a "
+            "parameter or an inner output with something of fixed size; leave that width out (widths=), or that term"
+        ) from error
 
 
 def scalar_loss(loss: Loss, model: nn.Module, batch: Any) -> Tensor:

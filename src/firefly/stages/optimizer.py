@@ -64,7 +64,8 @@ def tell_missing(optimizer: Any, model: nn.Module, names: Iterable[str]) -> tupl
 def follow(
     optimizer: torch.optim.Optimizer, successors: Successors, plans: Plans, joining: list[Tensor]
 ) -> list[Change]:
-    changes: list[Change] = []
+    inner = [one for one in vars(optimizer).values() if isinstance(one, torch.optim.Optimizer)]  # as SAM has
+    changes: list[Change] = [change for one in inner for change in follow(one, successors, plans, joining)]
     for group in optimizer.param_groups:
         params = [successors[id(p)][0] if id(p) in successors else p for p in group["params"]]
         params += joining if group is optimizer.param_groups[-1] else []

@@ -78,7 +78,8 @@ def select(ballot: Ballot, everyone: bool = False, power: float = 1.0) -> Chosen
     limits = budget.limits(anatomy, list(gains))
     if not limits:
         raise FireflyError(f"{budget} does not say how much may grow: join it, e.g. firefly.Neurons(64) & {budget}")
-    units = list_units(budget, anatomy, list(gains))
+    bounded = not all(limit.once for limit in limits)  # else only layers are counted, and only they may grow
+    units = list_units(budget, anatomy, [name for name in gains if bounded or anatomy[name].dormant])
     parts = {unit: [limit.of(unit) for limit in limits] for unit in units}
     ranked = _bundle(_rank(ballot, everyone, power, limits, parts), units, sizes, budget.multiple)
     pool = [bundle for worth, bundle in ranked if worth > 0 or everyone or ballot.everyone]

@@ -16,8 +16,8 @@ from firefly.stages.commit import Plans, make_grown
 from firefly.stages.losses import Loss, mean_loss, measure_loss
 from firefly.stages.scores import scaled
 from firefly.surgery.norms import adopt_statistics, average_statistics
-from firefly.surgery.quiet import reseed
-from firefly.surgery.swap import clone_buffers, swapped, switched
+from firefly.surgery.quiet import is_training, reseed
+from firefly.surgery.swap import clone_buffers, find_owner, swapped, switched
 
 FACTORS = [0.5**halvings for halvings in range(12)]  # of the step that are tried
 
@@ -56,14 +56,16 @@ def settle(
             break
     if not math.isfinite(after):
         raise FireflyError(f"the loss of the grown network is {after}: check the batches, or lower the epsilon")
-    if over.model.training:  # in eval mode the statistics are part of the function that was optimised
+    if is_training(over.model):
         own = clone_buffers(over.model)
         grown = {name: tensor.clone() for name, tensor in tensors.items()}
         with swapped(over.model, own):
             average_statistics(over.model, loss, held)
         with swapped(over.model, {**{n: b.clone() for n, b in own.items()}, **grown}, sized):
             average_statistics(over.model, loss, held)
-        adopt_statistics(plans, tensors, own, grown)
+        # of a norm in eval mode the statistics are part of the function that was optimised
+        live = {name: plan for name, plan in plans.items() if find_owner(over.model, name).training}
+        adopt_statistics(live, tensors, own, grown)
     _check_finite(tensors, over.base)
     return tensors, after, factor
 

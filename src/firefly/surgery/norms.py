@@ -23,7 +23,25 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
 
     Dropout and stochastic depth are off meanwhile: two measurements are to differ by what was grown, not by chance.
     """
-    norms: list[Any] = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
+    norms = [module for module in model.modules() if tracks(module)]
+    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
+    try:
+        _measure(norms, model, loss, batches)
+    except ValueError as error:
+        if "more than 1 value" not in str(error):
+            raise
+        if any(norm.training for norm in norms):
+            raise FireflyError(f"a norm finds no variance in a batch of one: give larger batches ({error})") from error
+        for buffer, value in before:  # frozen, as one does for such batches
+            buffer.copy_(value)
+
+
+def tracks(module: nn.Module) -> bool:
+    """Whether it is a norm with running statistics."""
+    return bool(getattr(module, "track_running_stats", False)) and hasattr(module, "reset_running_stats")
+
+
+def _measure(norms: list[Any], model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batches: list[Any]) -> None:
     momenta = [(norm, "momentum", norm.momentum) for norm in norms]
     with switched(list_plain(model), False), switched(norms, True), exchanged(momenta):
         for k, batch in enumerate(batches):
@@ -31,17 +49,8 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
                 if k == 0:
                     norm.reset_running_stats()  # a NaN there would survive any average
                 norm.momentum = 1 / (k + 1)
-            _measure(loss, model, batch)
+            loss(model, batch)
     average(t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None)
-
-
-def _measure(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> None:
-    try:
-        loss(model, batch)
-    except ValueError as error:
-        if "more than 1 value" not in str(error):
-            raise
-        raise FireflyError(f"a norm finds no variance in a batch of one: give larger batches ({error})") from error
 
 
 class Unsynced(nn.SyncBatchNorm):

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from firefly.errors import FireflyError
 from firefly.surgery.guard import interruptible
+from firefly.surgery.swap import exchanged
 
 PLACES = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}  # of their dropout_p
 
@@ -60,7 +61,7 @@ def reseed(seed: int) -> None:
 
 @contextmanager
 def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Random state, gradients, and the buffers of bystanders are as before afterwards; dropout is off inside.
+    """Random state, parameters and gradients are as before afterwards, and bystanders' buffers; dropout is off inside.
 
     Bystanders are modules that the loss runs beside the model, such as the discriminator of a generator.
     """
@@ -68,11 +69,14 @@ def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = (
     if wrong := [one for one in bystanders if not isinstance(one, nn.Module)]:
         raise FireflyError(f"bystanders holds {wrong[0]!r:.60}: give a list of modules, bystanders=[discriminator]")
     gradients = [(p, p.grad) for p in model.parameters()]
+    values = [(p, p._version, p.detach().clone()) for p in model.parameters()]  # a forward may write to them, too
     buffers = [(buffer, buffer.detach().clone()) for module in bystanders for buffer in module.buffers()]
     with interruptible(), ExitStack() as stack:
         stack.enter_context(chance_kept(model))
-        if model.training:
+        if is_training(model):
             stack.enter_context(WithoutDropout())
+        sparse = (m for m in model.modules() if type(m) in (nn.Embedding, nn.EmbeddingBag) and m.sparse)
+        stack.enter_context(exchanged((module, "sparse", False) for module in sparse))
         stack.enter_context(torch.enable_grad())
         reseed(seed)
         try:
@@ -81,5 +85,13 @@ def undisturbed(model: nn.Module, seed: int, bystanders: Iterable[nn.Module] = (
             for parameter, gradient in gradients:
                 parameter.grad = gradient
             with torch.no_grad():
+                for parameter, version, value in values:
+                    if parameter._version != version:
+                        parameter.copy_(value)
                 for buffer, value in buffers:
                     buffer.copy_(value)
+
+
+def is_training(model: nn.Module) -> bool:
+    """Whether any part of it is in train mode; the model itself may not be."""
+    return any(module.training for module in model.modules())

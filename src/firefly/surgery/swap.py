@@ -13,9 +13,13 @@ from firefly.surgery.multihead import fit_class
 Place = tuple[dict[str, Any], str, Any, Tensor]  # where a tensor stands, under which name, itself, its successor
 
 
+def find_owner(model: nn.Module, name: str) -> nn.Module:
+    """The module that a tensor of this name belongs to."""
+    return model.get_submodule(name.rpartition(".")[0])
+
+
 def find_tensor(model: nn.Module, name: str) -> Tensor:
-    path, _, leaf = name.rpartition(".")
-    module = model.get_submodule(path)
+    module, leaf = find_owner(model, name), name.rpartition(".")[2]
     return module._parameters[leaf] if leaf in module._parameters else module._buffers[leaf]  # type: ignore[return-value]
 
 
