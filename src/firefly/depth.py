@@ -59,8 +59,7 @@ def deepen(
     model = bare(model)
     check_model(model)
     _check_options(count, kernel, activation)
-    if optimizer is not None:
-        check_optimizer(optimizer, model)
+    check_optimizer(optimizer, model)
     calls = watch(model, example)
     names, must = _find_sites(model, calls, sites)
     norm = any(isinstance(module, BATCH_NORMS) for module in model.modules()) if norm is None else norm

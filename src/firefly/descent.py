@@ -110,8 +110,7 @@ def grow(
     (method, kinds), others = read_method(method, neighborhood), list_models(also)
     how = {"steps": steps, "lr": lr, "evaluate_on": evaluate_on, "rank": rank, "path": path, "seed": seed}
     check_options(loss=loss, budget=budget, anatomy=anatomy, **how)
-    if optimizer is not None:
-        check_optimizer(optimizer, model)
+    check_optimizer(optimizer, model)
     clock, line, example, loss = Clock(), Line(progress), bring(example, model), on_copies(loss)
     with whole(model, optimizer) as shards, undisturbed(model, seed, bystanders), ExitStack() as undo:
         # trace
@@ -144,7 +143,6 @@ def grow(
         # select
         chosen = decide(method.select(make_ballot(over, gains, budget, rank)))
         plans, sizes = plan_commit(over, chosen)
-        # the grown tensors, inside the trust region
         epsilon = aim(over, gains, rank)
         tensors, after, shorter = settle(over, plans, sizes, epsilon, loss, held, limit, seed)
         share(tensors.values())

@@ -18,7 +18,7 @@ from firefly.continual.ownership import find_own, find_places
 from firefly.continual.picking import Masked
 from firefly.errors import FireflyError
 from firefly.tensors import Layout, Run
-from firefly.training import evaluate, fit
+from firefly.training import Recipe, evaluate, fit
 
 
 @pytest.fixture(scope="module")
@@ -372,3 +372,20 @@ def test_unknown_tasks_and_networks_that_do_not_fit() -> None:
     odd = Master(lambda classes: make_mlp(classes if classes < 4 else 3), EXAMPLE)
     with pytest.raises(FireflyError, match=r"make\(4\) answers with shape \(2, 3\)"):
         odd.begin(4)
+
+
+def test_an_optimiser_of_ones_own_and_a_warm_up_longer_than_the_mask() -> None:
+    recipe = Recipe(3, batch=16, lr=0.01, augment=False, device="cpu", warmup=2)
+    made: list[torch.optim.Optimizer] = []
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        made.append(torch.optim.AdamW(parameters, 0.01))
+        return made[-1]
+
+    one = Master(make_mlp, EXAMPLE)
+    for number in range(2):
+        how: dict[str, Any] = {"pick": Pick("mask", epochs=1), "recipe": recipe, "optimizer": make, "growths": 1}
+        one.learn(f"task {number}", draw_task(number), classes=CLASSES[number], steps=3, progress=False, **how)
+    assert len(made) == 4 and one["task 1"].told["lesson"]["optimizer"] == "a function"
+    with pytest.raises(FireflyError, match="give a function from parameters"):
+        one.learn("third", draw_task(2), classes=CLASSES[2], optimizer=made[0], progress=False)  # type: ignore[arg-type]

@@ -233,6 +233,11 @@ def test_fisher_is_the_mean_square_of_gradients(tmp_path: Path) -> None:
         (["--set", "ways=0"], "ways=0"),
         (["--set", "own=wide"], "own='wide': use 'full'"),
         (["--set", "split=odd"], "split='odd'"),
+        (["--set", "split=superclass"], "--ways 20"),
+        (["--set", "parameters=0"], "parameters=0: give a whole number from 1 up"),
+        (["--set", "neurons=-1"], "neurons=-1: give a whole number from 0 up"),
+        (["--set", "images=0"], "images=0: give"),
+        (["--set", "lr=0"], "lr=0"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, words: list[str], why: str) -> None:

@@ -66,6 +66,10 @@ def test_from_a_search_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["search", "--quick", "--set", "keep=Infinity"], "keep=inf"),
         (["evaluate", "--quick", "plain", "random-0", "--set", "match=darts-v2", "channels=3"], "use more channels"),
         (["search", "--quick", "--fit", "speed=high"], "--fit speed=high"),
+        (["search", "--quick", "--seeds", "0", "-1"], "--seeds 0 -1: give whole numbers from 0 up"),
+        (["evaluate", "--quick", "darts-v2", "--seeds", "-1"], "--seeds -1: give whole numbers from 0 up"),
+        (["search", "--quick", "--set", "channels=1,1,1,1,1"], "channels from 2 up"),
+        (["draw", "darts-v2", "--out", "cell.png"], "the drawing is SVG, so call it cell.svg"),
         (["search", "--quick", "--fit", "precision=fp8"], "precision=bf16|float32"),
     ],
 )

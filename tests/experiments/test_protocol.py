@@ -173,9 +173,9 @@ def test_with_images_held_out_the_test_set_is_never_read(tmp_path: Path, images:
 
 
 def test_the_option_sets_images_apart() -> None:
-    args = Namespace(size="middle", set=[], held_out=True)
+    args = Namespace(size="middle", set=[], held_out=True, seeds=[0])
     assert options.choose(wider.VGG19.settings, args).held_out == 5000
-    assert options.choose(wider.VGG19.settings, Namespace(size="middle", set=[], held_out=False)).held_out == 0
+    assert options.choose(wider.VGG19.settings, Namespace(**{**vars(args), "held_out": False})).held_out == 0
 
 
 # ---- how long, and with what -----------------------------------------------------------------------------------------

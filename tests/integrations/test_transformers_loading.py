@@ -258,3 +258,17 @@ def test_what_is_tied_is_said_again_after_a_second_growth(tmp_path, name):
     trainer.train()
     assert len(callback.history) == 2
     save_and_load(trainer, tmp_path / "out", load_plainly)
+
+
+def test_a_config_that_was_left_behind_is_named_and_one_that_carries_follows_load(tmp_path):
+    grown = make_model("GPT2")
+    grow(grown, {"input_ids": TOKENS, "labels": TOKENS}, widths=["transformer.h.0.mlp.c_fc"])
+    firefly.save(tmp_path / "run", grown)
+    for name, carries in (("left", False), ("followed", True)):
+        model = make_model("GPT2")
+        model = firefly.load(tmp_path / "run", carry_architecture(model) if carries else model)
+        model.save_pretrained(tmp_path / name)
+    with pytest.raises(firefly.FireflyError, match=r"update_config\(model\) before"):
+        from_pretrained(type(grown), tmp_path / "left")
+    again = from_pretrained(type(grown), tmp_path / "followed")
+    assert torch.equal(again.eval()(TOKENS).logits, grown.eval()(TOKENS).logits)

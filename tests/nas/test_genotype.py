@@ -85,3 +85,12 @@ def test_permuted_cells_are_others() -> None:
     for seed in range(8):
         mixed, same = permute(Genotype((cell, alike)), seed).cells
         assert mixed != cell and same == alike
+
+
+def test_a_file_of_text_that_ends_like_a_name_or_begins_with_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "loop.txt"
+    path.write_text(str(path))
+    with pytest.raises(FireflyError):
+        read_genotype(path)
+    path.write_text("\ufeff" + str(find_known("darts-v2")))
+    assert read_genotype(path).cells == find_known("darts-v2").cells

@@ -79,6 +79,8 @@ def test_drop_path_only_in_training_and_at_its_rate() -> None:
     network = Network(find_known("darts-v2"), 3, 4, drop_path=0.9).train()
     images = torch.randn(4, 3, 16, 16)
     assert torch.equal(network(images), network(images))  # the rate begins at 0
+    with pytest.raises(FireflyError, match=r"set_drop_path\(6\): give the share"):
+        network.set_drop_path(6)
     network.set_drop_path(1.0)
     assert not torch.equal(network(images), network(images))
     network.eval()

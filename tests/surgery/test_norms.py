@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -57,9 +56,3 @@ def test_statistics_are_the_same_twice() -> None:
     first = model.norm.running_var.clone()
     average_statistics(model, square, [x])
     assert torch.equal(model.norm.running_var, first)
-
-
-def test_a_batch_of_one_is_refused_in_words() -> None:
-    model, x = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(1, 3)
-    with pytest.raises(firefly.FireflyError, match="batch of one: give larger batches"):
-        firefly.grow(model, square, [x], example=x, budget=firefly.Neurons(1), steps=2)

@@ -141,3 +141,13 @@ def test_layers_that_stay_dormant_are_not_drawn() -> None:
     before, weight = model(IMAGES), model[0].weight.detach().clone()
     draw_weights(model)
     assert names and not model[0].weight.equal(weight) and model(IMAGES).shape == before.shape
+
+
+def test_a_warm_up_longer_than_the_rounds_is_cut_there() -> None:
+    _, found = find(Recipe(6, batch=16, lr=0.05, warmup=5, augment=False, device="cpu"), parameters=700)
+    assert len(found.finding) == 2 and found.training is not None and len(found.training) == 6
+
+
+def test_a_wrong_word_is_named() -> None:
+    with pytest.raises(firefly.FireflyError, match="find has no option 'stepz': did you mean steps"):
+        find(parameters=700, stepz=4)

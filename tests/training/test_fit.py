@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,9 @@ def test_a_seed_decides_everything_and_the_global_state_stays() -> None:
     assert not same(first, train(augment=False)[0])
 
 
+NEVER = 10**9
+
+
 def interrupt_after(calls: int) -> Any:
     """A loss that is interrupted as by Ctrl-C."""
     plain, done = make_loss(0.0), [0]
@@ -103,9 +107,11 @@ def test_interrupted_training_resumes_exactly(tmp_path: Path, calls: int, precis
     straight, expected = train(**how)
     with pytest.raises(KeyboardInterrupt):
         train(loss=interrupt_after(calls), checkpoint=tmp_path, **how)
-    resumed, history = train(make_net(seed=99), checkpoint=tmp_path, **how)
+    resumed, history = train(make_net(seed=99), checkpoint=tmp_path, loss=interrupt_after(NEVER), **how)
     assert same(straight, resumed) and timeless(history) == timeless(expected)
-    again, repeated = train(make_net(seed=98), checkpoint=tmp_path, **how)  # finished: nothing is left to do
+    again, repeated = train(
+        make_net(seed=98), checkpoint=tmp_path, loss=interrupt_after(NEVER), **how
+    )  # finished: nothing is left to do
     assert same(again, straight) and repeated == history
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-4", "fit.json"]
 
@@ -133,7 +139,7 @@ def test_grows_trains_on_and_resumes_exactly(tmp_path: Path, calls: int) -> None
         train(broken, epochs=5, grower=make_grower(broken), loss=interrupt_after(calls), checkpoint=tmp_path)
     resumed = make_net(seed=99, dropout=0.0)
     grower = make_grower(resumed)
-    _, history = train(resumed, epochs=5, grower=grower, checkpoint=tmp_path)
+    _, history = train(resumed, epochs=5, grower=grower, checkpoint=tmp_path, loss=interrupt_after(NEVER))
     assert same(straight, resumed) and timeless(history) == timeless(expected) and len(grower.history) == 2
 
 
@@ -258,3 +264,46 @@ def test_evaluate_and_modes() -> None:
 
 def test_stops_when_told() -> None:
     assert len(train(epochs=9, stop=lambda history: len(history) == 2)[1]) == 2
+
+
+def test_a_test_set_is_normalised_like_the_training_set_by_evaluate_too() -> None:
+    images, labels = make_data(90)
+    data, test = (
+        SimpleNamespace(images=images[:60], labels=labels[:60], mean=[0.1] * 3, std=[0.05] * 3),
+        (images[60:], labels[60:]),
+    )
+    model = make_net()
+    history = fit(model, data, 2, batch=30, device="cpu", test=test, progress=False)
+    assert evaluate(model, test, like=data).loss == pytest.approx(history[-1].test_loss)
+    assert evaluate(model, test).loss != pytest.approx(history[-1].test_loss)
+    with pytest.raises(FireflyError, match="batch=-1: give a whole number"):
+        evaluate(model, test, batch=-1)
+
+
+def test_what_has_no_accuracy_is_refused_before_anything_is_trained() -> None:
+    x, steps = torch.randn(64, 8), []
+
+    def square(model: nn.Module, batch: Any) -> Tensor:
+        steps.append(1)
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    with pytest.raises(FireflyError, match="accuracy needs class numbers; of other models measure the loss"):
+        fit(nn.Linear(8, 1), (x, x[:, :1]), 2, batch=32, loss=square, test=(x, x[:, :1]), evaluate_every=2)
+    assert not steps
+
+
+def test_another_loss_or_kind_of_adam_is_not_taken_up(tmp_path: Path) -> None:
+    def halve(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1]) / 2
+
+    train(epochs=2, checkpoint=tmp_path / "loss")
+    with pytest.raises(FireflyError, match="made with loss=None, this call has 'a function'"):
+        train(epochs=2, checkpoint=tmp_path / "loss", loss=halve)
+    for amsgrad in (False, True):
+        model = make_net()
+        how = {"optimizer": torch.optim.Adam(model.parameters(), amsgrad=amsgrad), "checkpoint": tmp_path / "adam"}
+        if amsgrad:
+            with pytest.raises(FireflyError, match="optimizer"):
+                fit(model, make_data(), 2, batch=32, device="cpu", progress=False, **how)
+        else:
+            fit(model, make_data(), 2, batch=32, device="cpu", progress=False, **how)

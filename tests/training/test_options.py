@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_fit import Pair, interrupt_after, make_data, make_grower, make_net, same, timeless, train
+from test_fit import NEVER, Pair, interrupt_after, make_data, make_grower, make_net, same, timeless, train
 from torch import Tensor, nn
 
 from firefly.baselines import AutoGrow
@@ -60,7 +60,7 @@ def test_with_it_a_run_resumes_exactly(tmp_path: Path, calls: int) -> None:
     straight, expected = train(make_dropping(), each_epoch=set_rate)
     with pytest.raises(KeyboardInterrupt):
         train(make_dropping(), each_epoch=set_rate, checkpoint=tmp_path, loss=interrupt_after(calls))
-    resumed, history = train(make_dropping(9), each_epoch=set_rate, checkpoint=tmp_path)
+    resumed, history = train(make_dropping(9), each_epoch=set_rate, checkpoint=tmp_path, loss=interrupt_after(NEVER))
     assert same(straight, resumed) and timeless(history) == timeless(expected)
 
 
@@ -131,7 +131,7 @@ def test_growth_elsewhere_leaves_training_as_it_is(tmp_path: Path) -> None:
     assert not same(straight, train(model := make_net(dropout=0.0), epochs=4, grower=make_grower(model))[0])
     with pytest.raises(KeyboardInterrupt):
         go(loss=interrupt_after(30), checkpoint=tmp_path)
-    resumed, history = go(9, checkpoint=tmp_path)
+    resumed, history = go(9, checkpoint=tmp_path, loss=interrupt_after(NEVER))
     assert same(straight, resumed) and timeless(history) == timeless(expected)
 
 
@@ -205,7 +205,7 @@ def test_the_average_grows_along_and_resumes_exactly(tmp_path: Path, calls: int)
     assert shapes[0] == shapes[1] and sum(row.grown for row in expected.epochs) == 2
     with pytest.raises(KeyboardInterrupt):
         go(loss=interrupt_after(calls), checkpoint=tmp_path)
-    resumed, history = go(9, checkpoint=tmp_path)
+    resumed, history = go(9, checkpoint=tmp_path, loss=interrupt_after(NEVER))
     assert same(straight, resumed) and timeless(history) == timeless(expected)
     assert history.average is not None and same(history.average, average)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
 from torch.optim import Optimizer
 
 from firefly.checkpoint.architecture import describe, set_history
@@ -84,6 +85,8 @@ def load(
     with whole(model, optimizer) as shards:
         fill(place, model, optimizer, grower, rng)
         shards.changed = True
+    for hook in model._load_state_dict_post_hooks.values():  # a config follows (`carry_architecture`)
+        hook(model, _IncompatibleKeys([], []))
     return rewrap(given)
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from firefly.errors import FireflyError, first_line
 
-LIBRARIES = re.compile(r"[/\\\\](firefly|torch|site-packages|python3[.\d]*)[/\\\\]|<frozen")
+INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+LIBRARIES = [Path(__file__).parents[1], Path(torch.__file__).parent, *(Path(sysconfig.get_path(k)) for k in INSTALLED)]
 WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 
 
@@ -93,8 +97,14 @@ def blame(error: BaseException) -> str:
     if WORKER.search(said):
         said = str(error).strip().splitlines()[-1]  # the worker's own words are the last of its traceback
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not LIBRARIES.search(frame.filename) and os.path.exists(frame.filename)]
+    own = [frame for frame in frames if os.path.exists(frame.filename) and not is_library(frame.filename)]
     return f"{said} (in {os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else said
+
+
+def is_library(file: str) -> bool:
+    """Whether it is Python's own, torch's, this package's or another installed one's."""
+    path = Path(file).resolve()
+    return any(path.is_relative_to(folder) for folder in LIBRARIES)
 
 
 def make_model(address: str) -> nn.Module:

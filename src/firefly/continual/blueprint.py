@@ -109,7 +109,8 @@ def read_blueprint(make: Make, example: Any) -> Blueprint:
     anatomy = trace(model, example)
     if not anatomy.growable():
         reasons = "; ".join(f"{width.name}: {width.pinned}" for width in list(anatomy)[:3])
-        raise FireflyError(f"no layer of make(2) can grow, so tasks could share nothing ({reasons}): make a deeper one")
+        way = "put a layer between two norms, or use batch norms" if "norm" in reasons else "make a deeper one"
+        raise FireflyError(f"no layer of make(2) can grow, so tasks could share nothing ({reasons}): {way}")
     layouts = {name: anatomy.layouts.get(name) or lay_plain(name, tensor) for name, tensor in tensors.items()}
     weights = [name for name, lay in layouts.items() if is_shared(lay) and name not in heads]
     beside = [name for name in tensors if name in anatomy.layouts and name not in (*weights, *heads)]

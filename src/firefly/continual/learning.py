@@ -77,7 +77,7 @@ def begin(master: Master, lesson: Lesson, train: Data, desk: Desk) -> Pupil:
         everyone = {name: torch.arange(size // whole * whole or size) for name, size in master.born.items()}
         pupil = Pupil(*master.begin(lesson.classes, everyone, lesson.seed))
         if pick.how == "mask":
-            recipe = replace(lesson.recipe, epochs=pick.epochs, ema=None, stop=None)
+            recipe = replace(lesson.recipe, epochs=pick.epochs, ema=None, stop=None, hold=0.0, warmup=0.0)
             kept = pick_neurons(master.blueprint, pupil, pick, train, recipe, desk.find("mask"))
             keep_only(master, pupil, kept)
             pupil.epochs["mask"] = float(pick.epochs)
@@ -107,7 +107,7 @@ def train_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data, valid
     number = len(pupil.rounds)
     recipe = settle(lesson.first if lesson.first is not None and not number else lesson.recipe)
     model = pupil.model.to(recipe.device)
-    optimizer = make_optimizer(model, recipe)
+    optimizer = make_optimizer(model, recipe) if lesson.optimizer is None else lesson.optimizer(model.parameters())
     handle = lock(optimizer, master.hold(model, pupil.lists, pupil.find_unheard(lesson.listen)))
     history = fit(
         model,

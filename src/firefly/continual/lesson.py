@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from firefly.continual.ownership import Lists
 from firefly.continual.picking import Pick, read_pick
@@ -39,6 +40,7 @@ class Lesson:
     seed: int
     growing: Mapping[str, Any]
     progress: bool
+    optimizer: Callable[[Any], Optimizer] | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and self.name.strip()):
@@ -52,6 +54,11 @@ class Lesson:
         for recipe in (self.recipe, self.first or self.recipe):
             if not isinstance(recipe, Recipe):
                 raise FireflyError(f"recipe is a {type(recipe).__name__}: give a firefly.training.Recipe")
+        if self.optimizer is not None and (not callable(self.optimizer) or isinstance(self.optimizer, Optimizer)):
+            raise FireflyError(
+                f"task {self.name!r}: optimizer is {type(self.optimizer).__name__}: give a function from parameters to "
+                "an optimiser, such as torch.optim.AdamW; every training has one of its own"
+            )
         for word in self.growing:
             if word not in OPTIONS:
                 raise FireflyError(
@@ -90,6 +97,7 @@ class Lesson:
         told |= {"pick": repr(read_pick(self.pick)), "neighborhood": kinds, "seed": self.seed}
         named = {"method": find_method(self.growing["method"]).name} if "method" in self.growing else {}
         told |= {"growing": tell({**self.growing, **named})}
+        told |= {} if self.optimizer is None else {"optimizer": tell(self.optimizer)}
         return {**recipes, **told, **({} if self.listen else {"listen": False})}
 
 

@@ -12,12 +12,13 @@ hence the same answers, bit for bit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from firefly.anatomy.widths import length
 from firefly.continual import learning, store
@@ -91,6 +92,7 @@ class Master:
         listen: bool = True,
         seed: int = 0,
         progress: bool = True,
+        optimizer: Callable[[Any], Optimizer] | None = None,
         **growing: Any,
     ) -> Task:
         """Learn one more task (Algorithm 2). In a folder, a learning that was interrupted goes on where it was.
@@ -111,13 +113,27 @@ class Master:
             until: do not grow on when the held-out accuracy is reached, or as `Until(...)` says.
             listen: whether locked neurons may listen to brand-new ones, by entries that belong to the new task.
             seed: of first weights, masks and growths. progress: show how far a training is, on stderr.
+            optimizer: a function that makes one of the parameters, such as `torch.optim.AdamW`; None for SGD.
             growing: further options of `firefly.grow`: steps, lr, evaluate_on, rank, path, method.
 
         Returns:
             The task, as it will be for ever.
         """
         lesson = learning.Lesson(
-            name, classes, recipe, first, pick, neighborhood, budget, growths, until, listen, seed, growing, progress
+            name=name,
+            classes=classes,
+            recipe=recipe,
+            first=first,
+            pick=pick,
+            neighborhood=neighborhood,
+            budget=budget,
+            growths=growths,
+            until=until,
+            listen=listen,
+            seed=seed,
+            growing=growing,
+            progress=progress,
+            optimizer=optimizer,
         )
         return learning.learn(self, lesson, train, valid)
 

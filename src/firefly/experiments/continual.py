@@ -149,8 +149,7 @@ def list_courses(args: Namespace) -> list[Course]:
     sizes: list[Any] = [{key: one} for one in args.budgets or [getattr(course, key)]]
     if any(value < 1 for size in sizes for value in size.values()):
         raise FireflyError(f"--budgets {' '.join(map(str, args.budgets))}: give whole numbers from 1 up")
-    if any(seed < 0 for seed in args.seeds):
-        raise FireflyError(f"--seeds {' '.join(map(str, args.seeds))}: give whole numbers from 0 up")
+    options.check_seeds(args.seeds)
     return [replace(course, rotate=turn % course.ways, **size) for turn in args.rotate for size in sizes]
 
 

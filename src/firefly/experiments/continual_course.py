@@ -27,6 +27,10 @@ SUPERCLASSES = (
     *(17, 8, 14, 13),
 )
 
+LEAST = {
+    **dict.fromkeys(("widths", "epochs", "first_epochs", "batch", "start", "parameters", "steps", "images"), 1),
+    **dict.fromkeys(("neurons", "fisher", "growths", "candidates", "mask_epochs"), 0),
+}
 RIVALS = ("strength", "fisher", "own")  # settings that Firefly does not depend on
 
 
@@ -76,6 +80,13 @@ class Course:
             raise FireflyError(f"ways={self.ways}: {self.dataset} is parted into tasks of two classes or more")
         if self.split not in ("random", "superclass"):
             raise FireflyError(f"split={self.split!r}: use 'random' or 'superclass'")
+        if self.split == "superclass" and (self.dataset, self.ways) != ("cifar100", 20):
+            raise FireflyError("split=superclass is for --ways 20: CIFAR-100 has 20 superclasses")
+        for name, low in LEAST.items():
+            if getattr(self, name) is not None and getattr(self, name) < low:
+                raise FireflyError(f"{name}={getattr(self, name)}: give a whole number from {low} up")
+        if self.lr <= 0 or self.strength < 0:
+            raise FireflyError(f"lr={self.lr}, strength={self.strength}: a rate is above 0, a strength not below")
         if self.tasks is not None and not 1 <= self.tasks <= self.ways:
             raise FireflyError(f"tasks={self.tasks}: give a number from 1 to {self.ways}, or None for all")
         if self.own != "full" and not (self.own.isdecimal() and int(self.own)):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from firefly.experiments.continual_table import Lines, find_last, group
-from firefly.experiments.curves import summarise
+from firefly.experiments.curves import summarise, trim
 from firefly.experiments.rows import Row, accuracy
 from firefly.report.page import Picture
 from firefly.report.palette import OTHERS, name_method, number_series
@@ -35,7 +35,7 @@ PANELS: dict[str, Callable[[Row], float]] = {
     "the first task": lambda row: float(row["accuracies"]["task 1"]),
 }
 TOP, BOTTOM, LEFT, PANEL = 30, 300, 48, 270  # of a panel: its edges, the room left of it, and its width
-GAP = 15  # between names
+GAP, MOST = 15, 70  # between names; letters of one
 COLOURS = 1 + len(OTHERS)
 TICKS = (0.0, 0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
 
@@ -83,8 +83,9 @@ def draw_panels(
 ) -> str:
     """Panels side by side with one scale of accuracies, and the names where the lines of the last one end."""
     values = [mean for series in panels.values() for points in series.values() for _, mean, _ in points]
-    up = Axis(min(values), max(values), BOTTOM - 8, TOP + 8, bend_accuracy)
     names = list(next(iter(panels.values())))
+    bottom = max(BOTTOM, TOP + GAP * len(names))
+    up = Axis(min(values), max(values), bottom - 8, TOP + 8, bend_accuracy)
     looks = {name: f"s{number}" for name, number in number_series(names).items()}
     looks |= {name: f"{looks[name]} again" for name in names[COLOURS:]}  # dashed
     parts, right = [], 0.0
@@ -93,21 +94,21 @@ def draw_panels(
         right = left + PANEL
         across = Axis(*limits, left, right, bend)
         parts.append(write_text(left, TOP - 12, title))
-        parts.append(draw_x(across, ticks, TOP, BOTTOM, words, shorten))
+        parts.append(draw_x(across, ticks, TOP, bottom, words, shorten))
         shown = [value for value in TICKS if up.low <= value <= up.high]
         shown = shown if len(shown) > 2 else tick(up.low, up.high)
         parts.append(draw_y(up, shown, left, right, partial(shorten_metric, metric="accuracy")))
         parts += [draw_series(name, series[name], looks[name], across, up) for name in reversed(names)]
-    ends = place_names([up.place(points[-1][1]) for points in series.values()])
-    parts += [write_text(right + 12, y + 4, name, f"name {looks[name]}") for name, y in zip(names, ends)]
-    return wrap(parts, BOTTOM + 40, right + 16 + LETTER * max(map(len, names)))
+    ends = place_names([up.place(points[-1][1]) for points in series.values()], bottom)
+    parts += [write_text(right + 12, y + 4, trim(name, MOST), f"name {looks[name]}") for name, y in zip(names, ends)]
+    return wrap(parts, bottom + 40, right + 16 + LETTER * min(MOST, max(map(len, names))))
 
 
-def place_names(ends: list[float]) -> list[float]:
+def place_names(ends: list[float], bottom: float = BOTTOM) -> list[float]:
     """Where names stand beside the ends of their lines: apart, and none above or below the panel."""
-    gap = min(GAP, (BOTTOM - TOP) / len(ends))
+    gap = min(GAP, (bottom - TOP) / len(ends))
     ranks = {k: rank for rank, k in enumerate(sorted(range(len(ends)), key=lambda k: ends[k]))}
-    lowest = [min(end, BOTTOM - gap * (len(ends) - 1 - ranks[k])) for k, end in enumerate(ends)]
+    lowest = [min(end, bottom - gap * (len(ends) - 1 - ranks[k])) for k, end in enumerate(ends)]
     return spread([max(end, TOP + gap * ranks[k]) for k, end in enumerate(lowest)], gap)
 
 

@@ -28,7 +28,7 @@ from firefly.errors import FireflyError
 from firefly.experiments import nas_table
 from firefly.experiments.nas_evaluate import SETTINGS, Judge, Trial, find_channels, read_entry
 from firefly.experiments.nas_search import PLANS, find_searches, merge_searches, run_search, tell_agreement
-from firefly.experiments.options import change, read_rows
+from firefly.experiments.options import change, check_seeds, read_rows
 from firefly.experiments.setting import Place
 from firefly.nas.drawing import draw_genotype
 from firefly.nas.plan import Plan
@@ -133,6 +133,7 @@ def load_split(args: Namespace, split: str) -> data.Images:
 
 
 def choose(settings: dict[str, Any], args: Namespace) -> Any:
+    check_seeds(args.seeds)
     found = change(cast(Any, settings[args.size]), args.set)
     held = 500 if args.size == "quick" else 5000
     return replace(found, held_out=held) if args.held_out and not found.held_out else found
@@ -218,6 +219,8 @@ def agree(args: Namespace) -> int:
 
 def draw_cells(args: Namespace) -> int:
     genotype = read_entry(args.genotype).genotype
+    if args.out.suffix != ".svg":
+        raise FireflyError(f"--out {args.out}: the drawing is SVG, so call it {args.out.with_suffix('.svg')}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(draw_genotype(genotype), encoding="utf-8")
     print(f"{args.out}\n{genotype.text}")

@@ -53,8 +53,14 @@ def add_options(
 
 def choose(settings: dict[str, Some], args: Namespace) -> Some:
     """The setting that the options ask for."""
+    check_seeds(args.seeds)
     setting = change(settings[args.size], args.set)
     return replace(setting, held_out=5000) if args.held_out and not setting.held_out else setting
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    if any(seed < 0 for seed in seeds):
+        raise FireflyError(f"--seeds {' '.join(map(str, seeds))}: give whole numbers from 0 up")
 
 
 def change(setting: Some, words: list[str]) -> Some:
@@ -83,7 +89,7 @@ def change(setting: Some, words: list[str]) -> Some:
 def fits(old: Any, new: Any) -> bool:
     """Whether a value is of the kind of the one before; a number that may be missing is None."""
     if old is None or new is None:
-        return old is new or isinstance(new or old, (int, float))
+        return old is new or isinstance(old if new is None else new, (int, float))
     return type(new) is type(old) or (isinstance(old, float) and type(new) is int)
 
 

@@ -217,7 +217,15 @@ def from_pretrained(kind: Any, folder: Any, **options: Any) -> Any:
     for name in ("__name__", "__qualname__", "__module__"):  # by which transformers finds how it stores the weights
         setattr(Grown, name, getattr(kind, name))
     Grown._keys_to_ignore_on_load_unexpected = [*(kind._keys_to_ignore_on_load_unexpected or ()), CARRIED]
-    found = Grown.from_pretrained(folder, **options)
+    try:
+        found = Grown.from_pretrained(folder, **options)
+    except RuntimeError as error:
+        if "mismatch" not in str(error):
+            raise
+        raise FireflyError(
+            f"{folder} holds weights of other sizes than its config says: its model grew, or came by firefly.load, and "
+            "was saved without firefly.integrations.configs.update_config(model) before"
+        ) from error
     model = found[0] if isinstance(found, tuple) else found  # with output_loading_info
     model.__class__ = kind
     return found

@@ -116,7 +116,8 @@ def read_genotype(given: Any, name: str = "") -> Genotype:
 
 def read_file(path: Path) -> Genotype:
     try:
-        return read_genotype(path.read_text(encoding="utf-8"), path.stem)
+        text = path.read_text(encoding="utf-8-sig")
+        return read_dict(load_json(text), path.stem) if text.lstrip().startswith("{") else read_text(text, path.stem)
     except (OSError, UnicodeDecodeError) as error:
         raise FireflyError(f"{path}: the genotype cannot be read: {first_line(error)}") from error
 

@@ -156,6 +156,8 @@ class Network(nn.Module):
 
     def set_drop_path(self, done: float) -> None:
         """The rate of drop-path after this share of the training; a captured step sees the change."""
+        if not 0 <= done <= 1:
+            raise FireflyError(f"set_drop_path({done!r}): give the share of the training that is done, epoch / epochs")
         self.rate.fill_(self.drop_path * done)
 
 

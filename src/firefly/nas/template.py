@@ -131,7 +131,9 @@ class Template(nn.Module):
 
 def check_sizes(channels: Sequence[int], widths: Sequence[int], nodes: int) -> None:
     if len(channels) != 5 or len(widths) != 5 or any(type(one) is not int or one < 2 for one in channels):
-        raise FireflyError(f"channels={list(channels)}, start={list(widths)}: give five of each, one per cell")
+        raise FireflyError(
+            f"channels={list(channels)}, start={list(widths)}: give five of each, one per cell, channels from 2 up"
+        )
     if any(type(one) is not int or one < 0 for one in widths) or type(nodes) is not int or nodes < 1:
         raise FireflyError(f"start={list(widths)}, nodes={nodes}: give whole numbers; start=0 lets operations sleep")
 

@@ -36,11 +36,13 @@ Row = Mapping[str, Any]
 Numbers = Mapping[str, int]
 Place = tuple[float, float]
 
+LEFT = 54  # of a panel; numbers stand to the left of it
+
 
 def draw_points(points: Sequence[Row], numbers: Numbers, metric: str, size: str = "parameters") -> str:
     """A metric against a size (log): a line through each series, every point labelled where it has a label."""
     groups = by_series(points, lambda row: str(row["series"]))
-    top, bottom, left, right = 18 + 18 * len(groups), 290 + 18 * len(groups), 54, WIDE - 16
+    top, bottom, left, right = 18 + 18 * len(groups), 290 + 18 * len(groups), LEFT, WIDE - 16
     sizes = [row[size] for row in points]
     across = Axis(min(sizes) * 0.75, max(sizes) * 1.35, left, right, math.log)
     bars = [row[metric] + sign * row.get("error", 0.0) for row in points for sign in (-1, 1)]
@@ -88,7 +90,7 @@ def label_marks(
         order = sides if number == 0 else [sides[1], sides[0], *sides[2:]]
         boxes = [(start, start + wide, line - 11, line + 4) for start, line in order]
         covered = [
-            sum(overlap(box, other) for other in taken) + 1e6 * (box[0] < 4 or box[1] > WIDE - 8) for box in boxes
+            sum(overlap(box, other) for other in taken) + 1e6 * (box[0] < LEFT or box[1] > WIDE - 8) for box in boxes
         ]
         best = covered.index(min(covered))
         if text:
@@ -115,7 +117,7 @@ def draw_epochs(epochs: Sequence[Row], history: Sequence[Row], numbers: Numbers,
     groups = by_series(epochs, lambda row: f"{row['series']}\0{row.get('label', row['series'])}")
     labels = tell_apart((name.partition("\0")[2] for name in groups), 22)
     names = [labels[name.partition("\0")[2]] for name in groups]
-    top, bottom, left, right = 14, 284, 54, WIDE - 16 - min(LETTER * max(map(len, names)), 0.36 * WIDE)
+    top, bottom, left, right = 14, 284, LEFT, WIDE - 16 - min(LETTER * max(map(len, names)), 0.36 * WIDE)
     first, last = min(row["epoch"] for row in epochs), max(row["epoch"] for row in epochs)
     values = [row[metric] for row in epochs]
     share = is_share(epochs, metric)

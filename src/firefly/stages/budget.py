@@ -84,7 +84,7 @@ class _Amount(Budget):
             raise FireflyError(f"{name} needs either a number or fraction=, e.g. {name}(64) or {name}(fraction=0.3)")
         given = self.count if self.count is not None else self.fraction
         if isinstance(given, bool) or not isinstance(given, Real) or not 0 < given < math.inf:
-            raise FireflyError(f"{name}: the budget is {given!r}, so nothing could grow; it must be a number above 0")
+            raise FireflyError(f"{name}: the budget is {given!r}, so nothing could grow; it must be above 0")
 
     def allowed(self, present: float) -> float:
         return self.count if self.count is not None else (self.fraction or 0.0) * present

@@ -29,6 +29,9 @@ Successors = dict[int, tuple[Tensor, str]]  # id of a tensor: its successor, and
 
 
 def check_optimizer(optimizer: Any, model: nn.Module) -> None:
+    """Refuse what cannot grow along; there may be none."""
+    if optimizer is None:
+        return
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise FireflyError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if isinstance(optimizer, torch.optim.LBFGS):

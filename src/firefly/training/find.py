@@ -2,8 +2,9 @@
 
     found = firefly.find(model, data, Recipe(100, lr=0.1), parameters=800_000)
 
-What growth finds is above all the structure (docs/results.md), so the rounds are short, an epoch or two each, the rate
-falling in each of them; the training that counts comes after them, with the weights as they are or drawn anew.
+On VGG-19 it is the widths that help, on a GPT the grown weights (docs/when-growth-pays.md). The rounds are short, an
+epoch or two each, the rate falling in each of them; the training that counts comes after them, with the weights as they
+are or drawn anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,7 @@ def find(
     - the rest are options of `firefly.Firefly`: neighborhood, widths, steps, method ...
     """
     check_what(recipe, parameters, flops, growths, rounds, then)
+    check_words(how)
     place = torch.device(settle(recipe).device or "cpu")
     model.to(place)
     if example is None:
@@ -111,7 +115,13 @@ def find(
         model,
         data,
         recipe=replace(
-            recipe, epochs=epochs + 1, schedule=lambda time: fall(time / rounds), hold=0.0, stop=None, ema=None
+            recipe,
+            epochs=epochs + 1,
+            schedule=lambda time: fall(time / rounds),
+            warmup=min(recipe.warmup, rounds),
+            hold=0.0,
+            stop=None,
+            ema=None,
         ),
         optimizer=own,
         grower=finder,
@@ -209,6 +219,16 @@ def draw_weights(model: nn.Module) -> None:
         elif any(True for _ in module.parameters(recurse=False)):
             kind = f"{name or 'the model'} ({type(module).__name__})"
             raise FireflyError(f"{kind} has weights and no reset_parameters: give then= a function that draws them")
+
+
+def check_words(how: Mapping[str, Any]) -> None:
+    """Refuse an option that no grower knows."""
+    names = [name for name in signature(Firefly).parameters if name not in ("model", "example", "seed")]
+    for name in how:
+        if name not in names:
+            close = get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"beside its own it knows {', '.join(names)}"
+            raise FireflyError(f"find has no option {name!r}: {hint}")
 
 
 def check_what(

@@ -34,7 +34,7 @@ from firefly.training.optimizer import check_optimizer, copy_state, make_optimiz
 from firefly.training.recipe import Recipe, read_recipe, settle, tell
 from firefly.training.resident import Batches, Resident, draw, fingerprint, mix, upload
 from firefly.training.resume import Json, Pending, Trained, load_run, save_run
-from firefly.training.score import evaluate
+from firefly.training.score import check_labels, evaluate
 
 EachEpoch = Callable[[int, History, nn.Module], Any]
 
@@ -87,6 +87,8 @@ def fit(
     resident = upload(data, place, **train)
     check_batch(resident, recipe.batch, "data")
     held = None if test is None else upload(test, place, like=data, name="test", **layout)
+    if held is not None:
+        check_labels(held)
     if grow_on is not None and not callable(grow_on):
         grow_on = upload(grow_on, place, like=data, name="grow_on", **train)
         check_batch(grow_on, recipe.batch, "grow_on")

@@ -13,6 +13,7 @@ from firefly.errors import FireflyError
 from firefly.training.recipe import Recipe
 
 State = dict[Tensor, dict[str, Any]]
+ODD = ("amsgrad", "dampening", "centered", "maximize")  # told where they are on
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> Optimizer:
@@ -42,7 +43,8 @@ def tell_groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     """What the parameter groups say of the recipe, and not of the device."""
     keys = ("momentum", "nesterov", "weight_decay", "betas")
     told = [{key: value for key, value in group.items() if key in keys} for group in optimizer.param_groups]
-    return [{"lr": float(group["lr"])} | one for group, one in zip(optimizer.param_groups, told)]
+    odd = [{key: group[key] for key in ODD if group.get(key)} for group in optimizer.param_groups]
+    return [{"lr": float(group["lr"])} | one | more for group, one, more in zip(optimizer.param_groups, told, odd)]
 
 
 def can_capture(optimizer: Optimizer) -> bool:

@@ -103,7 +103,7 @@ class Recipe:
 # What a run must be taken up with, to go on exactly; the optimiser's settings are told by the optimiser.
 FIXED = (
     *("epochs", "batch", "schedule", "hold", "warmup", "augment"),
-    *("cutout", "mixup", "ema", "precision", "seed", "label_smoothing"),
+    *("cutout", "mixup", "ema", "precision", "seed", "loss", "label_smoothing"),
 )
 
 SCHEDULES: dict[str, Callable[[float], float]] = {  # of the share of the training that is done, to a factor of lr
@@ -253,7 +253,7 @@ def make_loss(label_smoothing: float, mixup: float = 0.0) -> Loss:
 
     def mixed(model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
-        if not images.is_floating_point() or labels.ndim != 1:
+        if not images.is_floating_point() or labels.ndim != 1 or labels.is_floating_point():
             raise FireflyError(
                 f"mixup={mixup!r} takes images and a class for each, not inputs of {images.dtype} with labels of shape "
                 f"{tuple(labels.shape)}: use mixup=0"
