@@ -46,6 +46,7 @@ from firefly.surgery.quiet import is_training, undisturbed
 from firefly.surgery.shards import whole
 
 BUDGET = Parameters(fraction=0.3)
+STEPS = 60  # of step one
 
 
 def grow(
@@ -59,7 +60,7 @@ def grow(
     optimizer: torch.optim.Optimizer | None = None,
     widths: Widths = None,
     seed: int = 0,
-    steps: int = 60,
+    steps: int = STEPS,
     lr: float = 0.02,
     evaluate_on: int = 8,
     held: Iterable[Any] | None = None,
@@ -189,7 +190,7 @@ class Firefly:
         schedule: Schedule = Every(10),  # noqa: B008
         widths: Widths = None,
         seed: int = 0,
-        steps: int = 60,
+        steps: int = STEPS,
         lr: float = 0.02,
         evaluate_on: int = 8,
         rank: str = "decrease",

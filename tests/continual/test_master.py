@@ -389,3 +389,11 @@ def test_an_optimiser_of_ones_own_and_a_warm_up_longer_than_the_mask() -> None:
     assert len(made) == 4 and one["task 1"].told["lesson"]["optimizer"] == "a function"
     with pytest.raises(FireflyError, match="give a function from parameters"):
         one.learn("third", draw_task(2), classes=CLASSES[2], optimizer=made[0], progress=False)  # type: ignore[arg-type]
+
+
+def test_a_mask_is_asked_in_multiples() -> None:
+    one = Master(make_vgg, EXAMPLE)
+    learn_task(one, 0, growths=0)
+    odd = {name: size for name, size in one.born.items() if size % 2}
+    learn_task(one, 1, Pick("mask", epochs=1, price=0.0, multiple=2), growths=0)
+    assert odd and all(one["task 1"].lists[name].tolist() == [*range(size - 1)] for name, size in odd.items())

@@ -20,7 +20,7 @@ from firefly.experiments.continual_course import SUPERCLASSES, Course, list_part
 from firefly.experiments.continual_methods import METHODS, SIZED
 from firefly.experiments.continual_rivals import Penalty, measure_fisher
 from firefly.experiments.continual_table import group
-from firefly.experiments.rows import read_rows
+from firefly.experiments.rows import count, read_rows
 from firefly.vision.data import Images
 
 TINY = replace(
@@ -249,3 +249,12 @@ def test_settings_are_plain() -> None:
     for settings in SETTINGS.values():
         for course in settings.values():
             assert Course(**plain(course)) == course and json.dumps(plain(course))
+
+
+def test_widths_of_rivals_in_multiples_are_as_large_as_allowed_and_no_larger(tmp_path: Path) -> None:
+    for limit in (354_203, 460_000):
+        room = Class(Course(multiple=8), [], torch.device("cpu"), tmp_path, 0)
+        sizes = room.fit_widths(limit)
+        assert isinstance(sizes, list) and len(sizes) == 13 and not any(size % 8 for size in sizes)
+        assert 0.95 * limit < count(room.make(5, sizes)) <= limit
+    assert Class(Course(), [], torch.device("cpu"), tmp_path, 0).fit_widths(354_203) == 57

@@ -21,12 +21,12 @@ from firefly.anatomy.widths import Anatomy, Widths, pick_widths
 from firefly.baselines.net2net import net2net, select_anywhere
 from firefly.baselines.random import keep_best, predict_nothing
 from firefly.baselines.uniform import keep_start
-from firefly.descent import grow
+from firefly.descent import BUDGET, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth, join
 from firefly.method import Method
 from firefly.neighborhood.kinds import Kind, New, Split
-from firefly.stages.budget import Budget, Neurons
+from firefly.stages.budget import Budget
 from firefly.stages.losses import Loss
 from firefly.stages.selection import LEAST, Ballot, Chosen
 
@@ -39,7 +39,7 @@ def nash(
     example: Any,
     tune: Callable[[nn.Module], None],
     judge: Callable[[nn.Module], float],
-    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+    budget: Budget = BUDGET,
     neighbours: int = 8,
     kind: str = "split",
     noise: float = 0.05,

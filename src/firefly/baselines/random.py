@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from firefly.anatomy.widths import Anatomy, Widths
-from firefly.descent import grow
+from firefly.descent import BUDGET, grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.method import Method
@@ -27,7 +27,7 @@ from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.starts import size_rows
 from firefly.ranks.talk import average, decide
 from firefly.stages.batches import endless
-from firefly.stages.budget import Budget, Neurons
+from firefly.stages.budget import Budget
 from firefly.stages.losses import Loss, mean_loss, scalar_loss
 from firefly.stages.scores import Gains
 from firefly.stages.selection import Ballot, Chosen, select
@@ -46,7 +46,7 @@ def random_search(
     *,
     example: Any,
     neighborhood: Iterable[Kind] = (Split(), New(50)),
-    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
+    budget: Budget = BUDGET,
     tries: int = 3,
     tune: Callable[[nn.Module], None] | None = None,
     iterations: int = 100,

@@ -17,7 +17,7 @@ from firefly.continual.data import Data
 from firefly.continual.lesson import Lesson, Pupil
 from firefly.continual.lock import put_back
 from firefly.continual.ownership import Lists, count_born, find_places
-from firefly.descent import grow
+from firefly.descent import STEPS, grow
 from firefly.growth import Growth
 from firefly.neighborhood.kinds import Kind, New, Split, Unlock, read_neighborhood
 from firefly.stages.capturing import capturing
@@ -41,7 +41,7 @@ def grow_round(master: Master, lesson: Lesson, pupil: Pupil, train: Data) -> Non
     batches = Batches(data, draw(data, recipe.batch, recipe.seed + lesson.seed, recipe.epochs + number))
     with capturing(Step if device.type == "cuda" and recipe.graph is not False else None):
         grow_pupil(master, lesson, pupil, recipe.loss or make_loss(recipe.label_smoothing), batches)
-    pupil.epochs["step one"] += lesson.growing.get("steps", 60) * recipe.batch / len(data)
+    pupil.epochs["step one"] += lesson.growing.get("steps", STEPS) * recipe.batch / len(data)
 
 
 def grow_pupil(master: Master, lesson: Lesson, pupil: Pupil, loss: Loss, batches: Iterable[Any]) -> None:

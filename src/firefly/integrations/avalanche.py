@@ -27,7 +27,7 @@ from firefly.continual import Master
 from firefly.continual.growing import grow_pupil
 from firefly.continual.lesson import Lesson, Pupil
 from firefly.continual.lock import lock
-from firefly.descent import BUDGET
+from firefly.descent import BUDGET, STEPS
 from firefly.errors import FireflyError
 from firefly.neighborhood.kinds import Kind
 from firefly.stages.budget import Budget
@@ -121,7 +121,7 @@ class FireflyPlugin(SupervisedPlugin):
     def _grow(self, strategy: Any, pupil: Pupil) -> None:
         self.handle.remove()
         loss = self.loss or (lambda model, batch: find_loss(strategy)(model(batch[0]), batch[1]))
-        steps = self.growing.get("steps", 60)
+        steps = self.growing.get("steps", STEPS)
         batches = list(islice(read_batches(strategy), steps + self.growing.get("evaluate_on", 8)))
         grow_pupil(self.master, self.lesson, pupil, loss, batches)
         pupil.epochs["step one"] += steps / len(strategy.dataloader)
