@@ -21,12 +21,12 @@ from firefly.anatomy.widths import Anatomy, Widths, pick_widths
 from firefly.baselines.net2net import net2net, select_anywhere
 from firefly.baselines.random import keep_best, predict_nothing
 from firefly.baselines.uniform import keep_start
-from firefly.descent import BUDGET, grow
+from firefly.descent import grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth, join
 from firefly.method import Method
 from firefly.neighborhood.kinds import Kind, New, Split
-from firefly.stages.budget import Budget
+from firefly.stages.budget import Budget, Neurons
 from firefly.stages.losses import Loss
 from firefly.stages.selection import LEAST, Ballot, Chosen
 
@@ -39,7 +39,7 @@ def nash(
     example: Any,
     tune: Callable[[nn.Module], None],
     judge: Callable[[nn.Module], float],
-    budget: Budget = BUDGET,
+    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
     neighbours: int = 8,
     kind: str = "split",
     noise: float = 0.05,
@@ -67,8 +67,8 @@ def nash(
             weights. It takes the place of the morphism of type I. 0 for none. `budget` is for the widening alone.
         keep_parent: the first of the neighbours is the parent itself, trained but not widened; it may win.
 
-    The other arguments are those of `firefly.grow`. The growth that comes back describes the best widening before its
-    training; its notes hold what every neighbour reached.
+    The other arguments are those of `firefly.grow`, but the budget is 30 % of the neurons unless told. The growth that
+    comes back describes the best widening before its training; its notes hold what every neighbour reached.
     """
     if not isinstance(neighbours, int) or neighbours < 1 + keep_parent:
         raise FireflyError(f"nash(neighbours={neighbours!r}): needs a whole number of at least {1 + keep_parent}")

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from firefly.anatomy.widths import Anatomy, Widths
-from firefly.descent import BUDGET, grow
+from firefly.descent import grow
 from firefly.errors import FireflyError
 from firefly.growth import Growth
 from firefly.method import Method
@@ -27,7 +27,7 @@ from firefly.neighborhood.overgrown import Directions, OverGrown
 from firefly.neighborhood.starts import size_rows
 from firefly.ranks.talk import average, decide
 from firefly.stages.batches import endless
-from firefly.stages.budget import Budget
+from firefly.stages.budget import Budget, Neurons
 from firefly.stages.losses import Loss, mean_loss, scalar_loss
 from firefly.stages.scores import Gains
 from firefly.stages.selection import Ballot, Chosen, select
@@ -46,7 +46,7 @@ def random_search(
     *,
     example: Any,
     neighborhood: Iterable[Kind] = (Split(), New(50)),
-    budget: Budget = BUDGET,
+    budget: Budget = Neurons(fraction=0.3),  # noqa: B008
     tries: int = 3,
     tune: Callable[[nn.Module], None] | None = None,
     iterations: int = 100,
@@ -65,8 +65,8 @@ def random_search(
         tune: trains a grown copy in place; None takes `iterations` steps of Adam with `lr` on the batches.
         judge: a number for a tuned copy, lower is better; None takes the loss on the first `evaluate_on` batches.
 
-    The other arguments are those of `firefly.grow`. The growth that comes back describes the best random growth before
-    its tuning; its notes hold what every try reached.
+    The other arguments are those of `firefly.grow`, but the budget is 30 % of the neurons unless told. The growth that
+    comes back describes the best random growth before its tuning; its notes hold what every try reached.
     """
     if tries < 1:
         raise FireflyError(f"random_search(tries={tries!r}): needs a whole number of at least 1")
