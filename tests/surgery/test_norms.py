@@ -56,3 +56,11 @@ def test_statistics_are_the_same_twice() -> None:
     first = model.norm.running_var.clone()
     average_statistics(model, square, [x])
     assert torch.equal(model.norm.running_var, first)
+
+
+def test_frozen_statistics_that_cannot_be_measured_stay() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    model(torch.randn(64, 3))
+    before = model.eval()[1].running_var.clone()
+    average_statistics(model, square, [torch.randn(1, 3)])
+    assert torch.equal(model[1].running_var, before) and not torch.equal(before, torch.ones(8))
