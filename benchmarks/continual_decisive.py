@@ -27,9 +27,9 @@ from pool import run_jobs
 
 from firefly.experiments import continual, options
 from firefly.experiments.continual import SETTINGS, find_folder, find_size, measure, read_own
-from firefly.experiments.continual_course import Course
-from firefly.experiments.continual_methods import METHODS, SIZED
-from firefly.experiments.continual_table import table
+from firefly.experiments.continual.course import Course
+from firefly.experiments.continual.methods import METHODS, SIZED
+from firefly.experiments.continual.table import table
 
 # Each line: a method and changes of the setting; the first nine begin at once, so what decides comes first. With nine
 # jobs on one H200 Firefly took 15 to 40 s for a task in batches of 64, the more the later.

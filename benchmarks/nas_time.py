@@ -18,8 +18,8 @@ import torch
 
 from firefly.errors import FireflyError
 from firefly.experiments.nas import read_loop
-from firefly.experiments.nas_evaluate import SETTINGS, find_channels
-from firefly.experiments.nas_search import PLANS
+from firefly.experiments.nas.evaluate import SETTINGS, find_channels
+from firefly.experiments.nas.search import PLANS
 from firefly.experiments.rows import hardware
 from firefly.nas import Network, find_known, train_loss
 from firefly.nas.searching import make_loss

@@ -9,8 +9,8 @@ from typing import Any
 from tables_text import EMPTY, BySeed, Row, by_seed, describe, describe_gap, lay_out, list_gaps, mean, percent, read
 
 from firefly.experiments.continual import SETTINGS
-from firefly.experiments.continual_course import RIVALS, Course
-from firefly.experiments.continual_methods import SIZED
+from firefly.experiments.continual.course import RIVALS, Course
+from firefly.experiments.continual.methods import SIZED
 from firefly.experiments.options import change
 
 METHODS = {

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from firefly.errors import FireflyError
-from firefly.experiments import demo, demo_page
+from firefly.experiments import demo
+from firefly.experiments.demo import page as demo_page
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from continual_decisive import PHASES, Job, is_measured, is_ready, list_jobs, main, read_arguments, run_job
 
 from firefly.experiments.continual import plain
-from firefly.experiments.continual_methods import METHODS
+from firefly.experiments.continual.methods import METHODS
 from firefly.experiments.rows import append, read_rows
 
 

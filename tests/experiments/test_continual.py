@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 from firefly.errors import FireflyError
-from firefly.experiments import continual, continual_course
+from firefly.experiments import continual
 from firefly.experiments.continual import CONTINUAL, QUICK, SETTINGS, find_folder, list_courses, plain
-from firefly.experiments.continual_class import Class, count_epochs
-from firefly.experiments.continual_course import SUPERCLASSES, Course, list_parts, part_classes
-from firefly.experiments.continual_methods import METHODS, SIZED
-from firefly.experiments.continual_rivals import Penalty, measure_fisher
-from firefly.experiments.continual_table import group
+from firefly.experiments.continual import course as continual_course
+from firefly.experiments.continual.classroom import Class, count_epochs
+from firefly.experiments.continual.course import SUPERCLASSES, Course, list_parts, part_classes
+from firefly.experiments.continual.methods import METHODS, SIZED
+from firefly.experiments.continual.rivals import Penalty, measure_fisher
+from firefly.experiments.continual.table import group
 from firefly.experiments.rows import count, read_rows
 from firefly.vision.data import Images
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from firefly.continual.blueprint import read_blueprint
 from firefly.continual.lock import Held
-from firefly.experiments import continual_cpg
 from firefly.experiments.continual import QUICK
-from firefly.experiments.continual_class import Class
-from firefly.experiments.continual_course import Course, list_parts
-from firefly.experiments.continual_cpg import Learnt, Picked, Union, prune, rebuild, run_cpg, set_apart, switch
+from firefly.experiments.continual import cpg as continual_cpg
+from firefly.experiments.continual.classroom import Class
+from firefly.experiments.continual.course import Course, list_parts
+from firefly.experiments.continual.cpg import Learnt, Picked, Union, prune, rebuild, run_cpg, set_apart, switch
 
 TINY = replace(QUICK, widths=2, epochs=5, first_epochs=2, mask_epochs=1, images=90)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from firefly.experiments.continual_figure import plot
-from firefly.experiments.continual_table import group, table
+from firefly.experiments.continual.figure import plot
+from firefly.experiments.continual.table import group, table
 from firefly.experiments.rows import Row, read_rows
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ import firefly
 from firefly.cli import find_experiment, main
 from firefly.errors import FireflyError
 from firefly.experiments import deeper, notes, options
-from firefly.experiments.deeper_growers import METHODS, grow_deeper, offer, pick_evenly
-from firefly.experiments.deeper_line import Deep, DeepLine, append_layer, list_blocks, name_structure
+from firefly.experiments.deeper.growers import METHODS, grow_deeper, offer, pick_evenly
+from firefly.experiments.deeper.line import Deep, DeepLine, append_layer, list_blocks, name_structure
 from firefly.experiments.options import read_rows
 from firefly.experiments.rows import count
 from firefly.experiments.setting import Place, World
@@ -193,7 +193,7 @@ def test_autogrow_goes_on_where_it_was_stopped(world: World, tmp_path: Path, mon
         append_layer(model, optimizer, stage)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("firefly.experiments.deeper_line.append_layer", interrupt)
+        patch.setattr("firefly.experiments.deeper.line.append_layer", interrupt)
         deeper.measure(other, SETTING, "autogrow", 0)
     assert calls == [0, 1] and not other.place.results.exists()
     assert deeper.measure(other, SETTING, "autogrow", 0)

@@ -10,9 +10,10 @@ import torch
 
 from firefly.cli import main
 from firefly.errors import FireflyError
-from firefly.experiments import nas_evaluate, nas_search
-from firefly.experiments.nas_evaluate import NEAR, SMALL, Entry, Judge, Trial, find_channels, read_entry
-from firefly.experiments.nas_table import compare, table
+from firefly.experiments.nas import evaluate as nas_evaluate
+from firefly.experiments.nas import search as nas_search
+from firefly.experiments.nas.evaluate import NEAR, SMALL, Entry, Judge, Trial, find_channels, read_entry
+from firefly.experiments.nas.table import compare, table
 from firefly.experiments.options import read_rows
 from firefly.experiments.rows import append, count
 from firefly.experiments.setting import Place

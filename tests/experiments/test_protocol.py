@@ -14,8 +14,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import firefly
 from firefly import baselines
-from firefly.experiments import deeper_line, options, wider
-from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
+from firefly.experiments import options, wider
+from firefly.experiments.deeper import line as deeper_line
+from firefly.experiments.deeper.line import Deep, DeepLine, run_autogrow
 from firefly.experiments.growers import METHODS
 from firefly.experiments.lineage import Line, train_whole
 from firefly.experiments.setting import Place, Setting, World

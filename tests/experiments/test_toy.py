@@ -12,7 +12,7 @@ import firefly
 from firefly.experiments import toy
 from firefly.experiments.rbf import RBF, Slope, Stack, draw_network, draw_truth, mean_square, train
 from firefly.experiments.toy import GROWN, Toy, measure
-from firefly.experiments.toy_figure import PANELS, plot, summarise, table
+from firefly.experiments.toy.figure import PANELS, plot, summarise, table
 
 TINY = Toy(neurons=3, iterations=20, steps=5)
 

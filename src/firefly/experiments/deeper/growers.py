@@ -15,7 +15,7 @@ import firefly
 from firefly.anatomy.widths import Anatomy
 from firefly.baselines.nash import draw_layers
 from firefly.experiments import growers
-from firefly.experiments.deeper_line import DeepLine
+from firefly.experiments.deeper.line import DeepLine
 from firefly.experiments.lineage import Grown
 from firefly.stages.budget import Budget
 from firefly.surgery.residual import find_layers

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from firefly.continual.blueprint import Blueprint, list_tensors, read_blueprint
 from firefly.continual.data import hold_out
 from firefly.continual.lock import Held, lock
-from firefly.experiments.continual_class import Class, Stream, count_epochs, how_to_fit
-from firefly.experiments.continual_course import Part, find_network
+from firefly.experiments.continual.classroom import Class, Stream, count_epochs, how_to_fit
+from firefly.experiments.continual.course import Part, find_network
 from firefly.surgery.swap import find_tensor, swapped
 from firefly.training import fit
 from firefly.training.recipe import Recipe

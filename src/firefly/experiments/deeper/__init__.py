@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from firefly.experiments import curves, options
 from firefly.experiments.curves import summarise
-from firefly.experiments.deeper_growers import METHODS
-from firefly.experiments.deeper_line import Deep, DeepLine, run_autogrow
+from firefly.experiments.deeper.growers import METHODS
+from firefly.experiments.deeper.line import Deep, DeepLine, run_autogrow
 from firefly.experiments.lineage import run_line, train_whole
 from firefly.experiments.notes import is_late
 from firefly.experiments.options import complete, read_own

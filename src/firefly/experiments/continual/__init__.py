@@ -27,11 +27,11 @@ from typing import Any
 from firefly.continual import metrics
 from firefly.errors import FireflyError
 from firefly.experiments import options
-from firefly.experiments.continual_class import Class
-from firefly.experiments.continual_course import RIVALS, Course, list_parts
-from firefly.experiments.continual_figure import plot
-from firefly.experiments.continual_methods import METHODS, SIZED
-from firefly.experiments.continual_table import keep_last, table
+from firefly.experiments.continual.classroom import Class
+from firefly.experiments.continual.course import RIVALS, Course, list_parts
+from firefly.experiments.continual.figure import plot
+from firefly.experiments.continual.methods import METHODS, SIZED
+from firefly.experiments.continual.table import keep_last, table
 from firefly.experiments.rows import Row, append, hardware
 from firefly.training.recipe import find_device
 

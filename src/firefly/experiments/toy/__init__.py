@@ -28,7 +28,7 @@ from firefly.errors import FireflyError
 from firefly.experiments.rbf import RBF, Data, draw_network, draw_truth, mean_square, train
 from firefly.experiments.rows import Row, append
 from firefly.experiments.rows import read_rows as read
-from firefly.experiments.toy_figure import plot, table
+from firefly.experiments.toy.figure import plot, table
 from firefly.progress import Line
 
 

@@ -27,10 +27,10 @@ from typing import Any
 import firefly
 from firefly.baselines.random import select_at_random
 from firefly.continual import Master, Pick, metrics
-from firefly.experiments.continual_class import Class, Scores, Stream
-from firefly.experiments.continual_course import find_network
-from firefly.experiments.continual_cpg import run_cpg
-from firefly.experiments.continual_rivals import run_equal, run_individual, run_joint, run_shared
+from firefly.experiments.continual.classroom import Class, Scores, Stream
+from firefly.experiments.continual.course import find_network
+from firefly.experiments.continual.cpg import run_cpg
+from firefly.experiments.continual.rivals import run_equal, run_individual, run_joint, run_shared
 from firefly.method import Method
 
 

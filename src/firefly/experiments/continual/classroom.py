@@ -13,7 +13,7 @@ from torch import nn
 
 from firefly.continual import metrics
 from firefly.continual.blueprint import Blueprint, list_tensors, read_blueprint
-from firefly.experiments.continual_course import Course, Part, find_network, fit_widths
+from firefly.experiments.continual.course import Course, Part, find_network, fit_widths
 from firefly.experiments.rows import count
 
 Scores = dict[str, float]

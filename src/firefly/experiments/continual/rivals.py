@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from firefly.continual.blueprint import list_tensors, read_blueprint
-from firefly.experiments.continual_class import Class, Scores, Stream, begin_as, count_epochs, how_to_fit
-from firefly.experiments.continual_course import Course, Part, find_network, fit_widths
+from firefly.experiments.continual.classroom import Class, Scores, Stream, begin_as, count_epochs, how_to_fit
+from firefly.experiments.continual.course import Course, Part, find_network, fit_widths
 from firefly.experiments.rows import count
 from firefly.training import fit
 from firefly.training.recipe import make_loss

@@ -25,9 +25,9 @@ from typing import Any, cast
 import torch
 
 from firefly.errors import FireflyError
-from firefly.experiments import nas_table
-from firefly.experiments.nas_evaluate import SETTINGS, Judge, Trial, find_channels, read_entry
-from firefly.experiments.nas_search import PLANS, find_searches, merge_searches, run_search, tell_agreement
+from firefly.experiments.nas import table as nas_table
+from firefly.experiments.nas.evaluate import SETTINGS, Judge, Trial, find_channels, read_entry
+from firefly.experiments.nas.search import PLANS, find_searches, merge_searches, run_search, tell_agreement
 from firefly.experiments.options import change, check_seeds, read_rows
 from firefly.experiments.setting import Place
 from firefly.nas.drawing import draw_genotype

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from firefly.experiments.continual_table import Lines, find_last, group
+from firefly.experiments.continual.table import Lines, find_last, group
 from firefly.experiments.curves import summarise, trim
 from firefly.experiments.rows import Row, accuracy
 from firefly.report.page import Picture

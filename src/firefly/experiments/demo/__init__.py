@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 import firefly
 from firefly import report
 from firefly.errors import FireflyError
-from firefly.experiments import demo_page
-from firefly.experiments.demo_page import FIXED, GROWN
+from firefly.experiments.demo import page
+from firefly.experiments.demo.page import FIXED, GROWN
 from firefly.experiments.rows import Row, count, count_flops
 from firefly.progress import Line
 from firefly.training import evaluate
@@ -96,8 +96,8 @@ def run(out: str | Path = "runs/demo", seed: int = 0, epochs: int | None = None,
         record = measure(load_data(setting), setting, seed)
     finally:
         torch.set_num_threads(threads)
-    path = demo_page.write_report(folder, record, setting, seed, time.perf_counter() - began)
-    print(f"\n{demo_page.make_table(record)}\n\nThe report: {path.resolve()}")
+    path = page.write_report(folder, record, setting, seed, time.perf_counter() - began)
+    print(f"\n{page.make_table(record)}\n\nThe report: {path.resolve()}")
     return path
 
 

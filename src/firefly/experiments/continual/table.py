@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from firefly.experiments.continual_course import RIVALS, Course
+from firefly.experiments.continual.course import RIVALS, Course
 from firefly.experiments.curves import name_lines, summarise
 from firefly.experiments.rows import Row
 from firefly.report.palette import LABELS
