@@ -90,14 +90,19 @@ def tabulate_changes() -> str:
 def tabulate_rates(task: str) -> str:
     """The best recipe of each method at every rate: what a claim at one rate is worth."""
     rows = [row for row in read_measured() if row["task"] == task]
-    rates = sorted({row["config"]["lr"] for row in rows})
+    rates, whole = sorted({row["config"]["lr"] for row in rows}), max(row["config"]["epochs"] for row in rows)
+
+    def name(row: Row) -> str:
+        fewer = row["method"] == "fixed" and row["config"]["epochs"] < whole
+        return f"fixed, {row['config']['epochs']} epochs instead of {whole}" if fewer else str(row["method"])
+
     lines = []
-    for method in dict.fromkeys(row["method"] for row in rows):
+    for method in sorted(dict.fromkeys(map(name, rows)), key=lambda one: not one.startswith("fixed")):
         cells = []
         for rate in rates:
             tries: dict[str, BySeed] = {}
             for row in rows:
-                if (row["method"], row["config"]["lr"]) == (method, rate):
+                if (name(row), row["config"]["lr"]) == (method, rate):
                     tries.setdefault(row["tried"], {})[row["seed"]] = row
             means = [statistics.fmean(map(percent, found.values())) for found in tries.values() if len(found) > 1]
             cells.append(f"{max(means):.2f} ({len(means)})" if means else "")
