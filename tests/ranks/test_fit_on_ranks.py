@@ -122,7 +122,7 @@ def test_torchrun_restarts_a_killed_run_and_it_ends_the_same(tmp_path: Path) -> 
         folder = str(tmp_path / f"run-{dies}")
         script = tmp_path / f"{dies}.py"
         script.write_text(SCRIPT.format(paths=[str(Path(__file__).parent)], folder=folder, dies=dies))
-        options = ["--standalone", "--nproc-per-node=2", "--max-restarts=3"]  # torch may abort a process at its end, too
+        options = ["--standalone", "--nproc-per-node=2", "--max-restarts=3"]  # torch may abort at the end, too
         command = [sys.executable, "-m", "torch.distributed.run", *options, str(script)]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ALIKE)
         assert done.returncode == 0, done.stderr
