@@ -20,7 +20,7 @@ from torch import nn
 from firefly.errors import FireflyError, first_line
 
 INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARIES = [Path(__file__).parents[1], Path(torch.__file__).parent, *(Path(sysconfig.get_path(k)) for k in INSTALLED)]
+LIBRARIES = [Path(__file__).parents[1], Path(torch.__file__).parent, *map(sysconfig.get_path, INSTALLED)]
 WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 
 
@@ -104,7 +104,8 @@ def blame(error: BaseException) -> str:
 def is_library(file: str) -> bool:
     """Whether it is Python's own, torch's, this package's or another installed one's."""
     path = Path(file).resolve()
-    return any(path.is_relative_to(folder) for folder in LIBRARIES)
+    known = {"site-packages", "dist-packages"} & {*path.parts}
+    return bool(known) or any(path.is_relative_to(Path(str(folder)).resolve()) for folder in LIBRARIES)
 
 
 def make_model(address: str) -> nn.Module:

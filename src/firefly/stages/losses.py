@@ -49,7 +49,8 @@ def grown_only() -> Iterator[None]:
             raise
         raise FireflyError(
             f"the loss runs on the model, but not on the model with more neurons ({first_line(error)}): it compares a "
-            "parameter or an inner output with something of fixed size; leave that width out (widths=), or that term"
+            "parameter or an inner output with something of fixed size (leave that width out, widths=), or the "
+            "batches differ in shape"
         ) from error
 
 

@@ -29,7 +29,7 @@ def average_statistics(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor
     except ValueError as error:
         if "more than 1 value" not in str(error):
             raise
-        for buffer, value in before:  # all of them are frozen, as one does for batches of one: else the loss had failed
+        for buffer, value in before:  # one is frozen, as one does for batches of one: all statistics stay
             buffer.copy_(value)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,10 @@ from firefly.stages.losses import Loss
 from firefly.training.fit import fit
 from firefly.training.history import History
 from firefly.training.optimizer import make_optimizer
-from firefly.training.recipe import Recipe, is_whole, settle
+from firefly.training.recipe import Recipe, check_words, is_whole, settle
 from firefly.training.resident import finish, upload
 
+OWN = ("model", "example", "seed")  # what a finder has from the call itself
 FACTOR = 1.5  # by which a growth enlarges the network, if nobody says how many there shall be
 Then = str | Callable[[nn.Module], Any] | None
 
@@ -99,7 +99,7 @@ def find(
     - the rest are options of `firefly.Firefly`: neighborhood, widths, steps, method ...
     """
     check_what(recipe, parameters, flops, growths, rounds, then)
-    check_words(how)
+    check_words("find", how, [name for name in signature(Firefly).parameters if name not in OWN])
     place = torch.device(settle(recipe).device or "cpu")
     model.to(place)
     if example is None:
@@ -219,16 +219,6 @@ def draw_weights(model: nn.Module) -> None:
         elif any(True for _ in module.parameters(recurse=False)):
             kind = f"{name or 'the model'} ({type(module).__name__})"
             raise FireflyError(f"{kind} has weights and no reset_parameters: give then= a function that draws them")
-
-
-def check_words(how: Mapping[str, Any]) -> None:
-    """Refuse an option that no grower knows."""
-    names = [name for name in signature(Firefly).parameters if name not in ("model", "example", "seed")]
-    for name in how:
-        if name not in names:
-            close = get_close_matches(name, names, 1)
-            hint = f"did you mean {close[0]}?" if close else f"beside its own it knows {', '.join(names)}"
-            raise FireflyError(f"find has no option {name!r}: {hint}")
 
 
 def check_what(

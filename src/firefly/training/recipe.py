@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -173,12 +173,7 @@ CHECKS: dict[str, Check] = {
 
 def read_recipe(recipe: Recipe | None, epochs: int | None, how: Mapping[str, Any]) -> Recipe:
     """The recipe that `fit` was given, whole or in words, or one with the other changed."""
-    names = [field.name for field in fields(Recipe)]
-    for name in how:
-        if name not in names:
-            close = get_close_matches(name, names, 1)
-            hint = f"did you mean {close[0]}?" if close else f"it knows {', '.join(names)}"
-            raise FireflyError(f"fit has no option {name!r}: {hint}")
+    check_words("fit", how, [field.name for field in fields(Recipe)])
     changes = {**how, **({} if epochs is None else {"epochs": epochs})}
     if recipe is None:
         if epochs is None:
@@ -187,6 +182,15 @@ def read_recipe(recipe: Recipe | None, epochs: int | None, how: Mapping[str, Any
     if not isinstance(recipe, Recipe):
         raise FireflyError(f"recipe is a {type(recipe).__name__}: give a firefly.training.Recipe")
     return replace(recipe, **changes)
+
+
+def check_words(called: str, words: Iterable[str], names: Sequence[str]) -> None:
+    """Refuse an option that is none of these."""
+    for word in words:
+        if word not in names:
+            close = get_close_matches(word, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"it knows {', '.join(names)}"
+            raise FireflyError(f"{called} has no option {word!r}: {hint}")
 
 
 def settle(recipe: Recipe) -> Recipe:

@@ -52,7 +52,7 @@ QUICK = Course(
     mask_epochs=6,
     fisher=200,
 )
-SHORT = Course(  # chosen on held-out images (docs/continual.md)
+SHORT = Course(  # chosen on held-out images (docs/continual-settings.md)
     first_epochs=5,
     start_epochs=30,
     aside=False,
